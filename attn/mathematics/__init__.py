@@ -1,0 +1,48 @@
+"""The reference: every variant in float64 numpy, written to be read and to share no arithmetic with the twins.
+
+It stays analytic (no absolute values, no comparisons of computed numbers but the maximum of a softmax), so that it
+accepts complex input and its gradients can be taken by complex steps.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attn.config import Config
+from attn.mathematics.decoder import decoder
+from attn.mathematics.latent import latent_attention
+from attn.mathematics.softmax import softmax_attention
+from attn.models.decoder import DecoderConfig
+from attn.variants.latent.latent import MultiHeadLatentAttentionConfig
+from attn.variants.softmax.base import SoftmaxConfig
+from attn.weights import check_weights, shapes_of
+
+REFERENCES = {
+    SoftmaxConfig: softmax_attention,
+    MultiHeadLatentAttentionConfig: latent_attention,
+    DecoderConfig: decoder,
+}
+
+
+def reference(cfg: Config, weights: Mapping[str, Any], x: Any, context: Any = None, **call: Any) -> np.ndarray:
+    """The value of a variant or a model in float64 (complex128 where an input is complex).
+
+    Takes the arguments of a module's call: `allowed`, `bias`, `positions`, `valid`, `segments`, `context_positions`,
+    `context_valid`, `context_segments`. A decoder takes tokens as `x`.
+
+    Raises:
+        ValueError: as the modules do; nothing is computed before.
+    """
+    check_weights(cfg, shapes_of(weights))
+    weights = {name: _wide(weights[name]) for name in weights}
+    function = next(REFERENCES[kind] for kind in type(cfg).__mro__ if kind in REFERENCES)
+    arguments = {name: np.asarray(array) for name, array in call.items() if array is not None}
+    if context is not None:
+        arguments["context"] = _wide(context)
+    return function(cfg, weights, _wide(x) if np.asarray(x).dtype.kind in "fcV" else np.asarray(x), **arguments)
+
+
+def _wide(array: Any) -> np.ndarray:
+    array = np.asarray(array)
+    return array if array.dtype.kind == "c" else array.astype(np.float64)

@@ -1,0 +1,25 @@
+"""The two norms that models use, as data."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from attn.config import Frozen
+from attn.layout import Scale
+
+
+class NormConfig(Frozen):
+    """A norm over the model's width.
+
+    `rms`: x / sqrt(mean(x^2) + eps) * scale (Zhang and Sennrich 2019).
+    `layer`: (x - mean) / sqrt(var + eps) * scale + bias (Ba et al. 2016).
+
+    Statistics are computed in at least float32.
+    """
+
+    kind: Literal["rms", "layer"] = "rms"
+    eps: float = Field(default=1e-5, ge=0)
+
+    def part(self) -> Scale:
+        """The parameters of this norm over the model's width."""
+        return Scale("M", kind=self.kind, eps=self.eps)

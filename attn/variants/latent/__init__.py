@@ -1,0 +1,1 @@
+"""The latent family, one page per variant."""

@@ -1,0 +1,1 @@
+"""The softmax family, one page per variant."""

@@ -1,0 +1,1 @@
+"""Caches: what is kept of the tokens already read."""

@@ -1,0 +1,72 @@
+"""The kernels of this twin in their order, and the one rule that picks: when called, and when asked to explain."""
+
+import jax
+from jaxtyping import Array, Float
+
+from attn.kernels import Facts, Row, check_given, check_name, choose
+from attn.variants.base import AttentionConfig
+from attn_jax.kernels import plain
+from attn_jax.scope import Scope
+
+KERNELS = {"plain": plain.attend}
+REFUSALS = {"plain": plain.refusal}
+
+
+def attend(
+    cfg: AttentionConfig,
+    scope: Scope,
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K E"],
+    *,
+    scale: float,
+    kernel: str | None = None,
+) -> Float[Array, "B T H E"]:
+    """The attended value, by the kernel that fits or the one that is forced."""
+    facts = Facts(
+        rule=cfg.rule,
+        queries=q.shape[1],
+        keys=k.shape[1],
+        dim_k=q.shape[3],
+        dim_v=v.shape[3],
+        dtype=q.dtype.name,
+        device=jax.default_backend(),
+        training=False,
+        given=scope.given,
+    )
+    name = next(row.kernel for row in choose(REFUSALS, facts, kernel) if row.chosen)
+    return KERNELS[name](cfg, scope, q, k, v, scale=scale)
+
+
+def check_kernel(kernel: str | None) -> None:
+    """Refuse the name of a kernel that this twin does not have."""
+    check_name(REFUSALS, kernel)
+
+
+def explain(
+    cfg: AttentionConfig,
+    *,
+    batch: int,
+    queries: int,
+    keys: int,
+    dtype: str,
+    device: str | None = None,
+    training: bool = False,
+    given: tuple[str, ...] = (),
+) -> tuple[Row, ...]:
+    """Which kernel a call would run and why each other would not: rows (kernel, chosen, reason).
+
+    `given` names what the call brings along: valid, segments, positions, allowed, bias, cache, context.
+    """
+    facts = Facts(
+        rule=cfg.rule,
+        queries=queries,
+        keys=keys,
+        dim_k=cfg.sizes()["D"],
+        dim_v=cfg.sizes()["E"],
+        dtype=dtype,
+        device=device or jax.default_backend(),
+        training=training,
+        given=check_given(given),
+    )
+    return choose(REFUSALS, facts)

@@ -1,0 +1,1 @@
+"""Mechanisms: the few computations behind the many variants."""

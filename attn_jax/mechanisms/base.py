@@ -1,0 +1,109 @@
+"""What every mechanism does around its own computation: check the call, survey its tokens, keep its cache."""
+
+from typing import Any
+
+import flax.linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from attn.call import check_call
+from attn.variants.base import AttentionConfig
+from attn_jax.caches.cache import Cache
+from attn_jax.functional import select
+from attn_jax.parts import declare
+from attn_jax.scope import Scope, check_values, survey
+
+
+class AttentionModule(nn.Module):
+    """An attention variant with its parameters.
+
+    Attributes:
+        cfg: the variant's config.
+        dtype: what inputs and parameters are cast to on use; None computes in the parameters' own dtype.
+        kernel: the name of a kernel to force; None lets `explain`'s choice stand.
+    """
+
+    cfg: AttentionConfig
+    dtype: Any = None
+    kernel: str | None = None
+
+    def setup(self):
+        declare(self, self.cfg, self.dtype)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T M"],
+        context: Float[Array, "B S X"] | None = None,
+        *,
+        allowed: Bool[Array, "B|1 H|1 T S"] | None = None,
+        bias: Float[Array, "B|1 H|1 T S"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        valid: Bool[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        context_positions: Int[Array, "B S"] | None = None,
+        context_valid: Bool[Array, "B S"] | None = None,
+        context_segments: Int[Array, "B S"] | None = None,
+        cache: Cache | None = None,
+    ) -> Any:
+        """y [B T M] (or [B T E] without an output projection); with a cache, (y, cache).
+
+        `valid`, `positions` and `segments` ([B T] or [T]) describe x, `context_*` the context; `allowed` and `bias` are
+        [T S], [B T S] or [B|1 H|1 T S]. True means: may attend, real token. Where a token is invalid y is exactly 0.
+
+        Raises:
+            ValueError: an argument contradicts the config or another argument; nothing is computed.
+        """
+        call = {"allowed": allowed, "bias": bias, "positions": positions, "valid": valid, "segments": segments}
+        call |= {"context_positions": context_positions, "context_valid": context_valid}
+        call |= {"context_segments": context_segments}
+        scope = self._open(x, context, call, cache)
+        store = None if cache is None else cache.stores[0]
+        y, store = self.within(scope, x, context, store)
+        return y if cache is None else (y, cache.after(scope, (store,)))
+
+    def attention_weights(
+        self,
+        x: Float[Array, "B T M"],
+        context: Float[Array, "B S X"] | None = None,
+        *,
+        allowed: Bool[Array, "B|1 H|1 T S"] | None = None,
+        bias: Float[Array, "B|1 H|1 T S"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        valid: Bool[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        context_positions: Int[Array, "B S"] | None = None,
+        context_valid: Bool[Array, "B S"] | None = None,
+        context_segments: Int[Array, "B S"] | None = None,
+    ) -> Float[Array, "B H T S"]:
+        """How much each query attends to each key, in at least float32; rows of invalid or blind queries are 0."""
+        call = {"allowed": allowed, "bias": bias, "positions": positions, "valid": valid, "segments": segments}
+        call |= {"context_positions": context_positions, "context_valid": context_valid}
+        call |= {"context_segments": context_segments}
+        scope = self._open(x, context, call, None)
+        return self.weights_within(scope, x, context)
+
+    def within(
+        self,
+        scope: Scope,
+        x: Float[Array, "B T M"],
+        context: Float[Array, "B S X"] | None = None,
+        store: Any = None,
+    ) -> tuple[Array, Any]:
+        """The computation itself, in a scope that is already surveyed: (y, store)."""
+        raise NotImplementedError
+
+    def weights_within(
+        self, scope: Scope, x: Float[Array, "B T M"], context: Float[Array, "B S X"] | None = None
+    ) -> Float[Array, "B H T S"]:
+        """The attention weights in a scope that is already surveyed."""
+        raise NotImplementedError
+
+    def _open(self, x, context, call, cache) -> Scope:
+        capacity = None if cache is None else cache.ledger.capacity
+        check_call(self.cfg, x, context, capacity=capacity, **call)
+        check_values(call, None if cache is None else cache.ledger, x.shape[1])
+        length = None if context is None else context.shape[1]
+        return survey(*x.shape[:2], length, **call, ledger=None if cache is None else cache.ledger)
+
+    def _selected(self, scope, x, context):
+        x = select(scope.queries.valid, x)
+        return x, x if context is None else select(scope.keys.valid, context)

@@ -1,0 +1,46 @@
+"""Latent attention: the keys and values of all heads are read from one small latent per token."""
+
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from attn_jax import functional, kernels
+from attn_jax.caches.store import extend
+from attn_jax.mechanisms.base import AttentionModule
+from attn_jax.scope import Scope
+
+
+class LatentAttention(AttentionModule):
+    """y = concat_h( softmax(q_h k_h^T * scale) v_h ) Wo with k_h = l Wk_h, v_h = l Wv_h and the latent l = c Wdown."""
+
+    def within(
+        self,
+        scope: Scope,
+        x: Float[Array, "B T M"],
+        context: Float[Array, "B S X"] | None = None,
+        store: Any = None,
+    ) -> tuple[Array, Any]:
+        """(y, store) in a scope that is already surveyed."""
+        q, latent, store = self._latent(scope, x, context, store)
+        k, v = self.k_up(latent), self.v_up(latent)
+        attended = kernels.attend(self.cfg, scope, q, k, v, scale=self.cfg.score_scale, kernel=self.kernel)
+        return functional.select(scope.queries.valid, self.out(attended)), store
+
+    def weights_within(
+        self, scope: Scope, x: Float[Array, "B T M"], context: Float[Array, "B S X"] | None = None
+    ) -> Float[Array, "B H T S"]:
+        """The attention weights in a scope that is already surveyed."""
+        q, latent, _ = self._latent(scope, x, context, None)
+        mask = scope.mask(self.cfg.rule)
+        weights = functional.attention_weights(
+            q, self.k_up(latent), scale=self.cfg.score_scale, allowed=mask, bias=scope.bias
+        )
+        return functional.select(scope.queries.valid, weights.swapaxes(1, 2)).swapaxes(1, 2)
+
+    def _latent(self, scope, x, context, store):
+        x, context = self._selected(scope, x, context)
+        q, latent = self.q(x), self.kv_down(context)
+        if store is not None:
+            store, kept = extend(store, scope, latent=latent)
+            latent = kept["latent"].astype(q.dtype)
+        return q, latent, store

@@ -1,0 +1,1 @@
+"""Models around an attention module."""

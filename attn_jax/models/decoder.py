@@ -1,0 +1,79 @@
+"""A decoder: tokens in, logits of the next token out."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from attn.call import check_range, check_tokens
+from attn.models.decoder import DecoderConfig
+from attn_jax.caches.cache import Cache
+from attn_jax.functional import select, wide
+from attn_jax.layers import ATTENTIONS
+from attn_jax.models.block import Block
+from attn_jax.parts import declare
+from attn_jax.scope import check_values, concrete, survey
+
+
+class Decoder(nn.Module):
+    """logits = norm(block_L(... block_1(embed[tokens] + positions[p]))) Whead.
+
+    Attributes:
+        cfg: the model's config.
+        dtype: what inputs and parameters are cast to on use; None computes in the parameters' own dtype.
+        kernel: the name of an attention kernel to force; None chooses by what a call needs.
+    """
+
+    cfg: DecoderConfig
+    dtype: Any = None
+    kernel: str | None = None
+
+    def setup(self):
+        declare(self, self.cfg, self.dtype)
+        self.layers = [
+            Block(block, ATTENTIONS[type(block.attention)](block.attention, self.dtype, self.kernel), self.dtype)
+            for block in self.cfg.blocks
+        ]
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        positions: Int[Array, "B T"] | None = None,
+        valid: Bool[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        cache: Cache | None = None,
+    ) -> Any:
+        """logits [B T V], at least float32; with a cache, (logits, cache). Where a token is invalid they are exactly 0.
+
+        Raises:
+            ValueError: an argument contradicts the config or another argument; nothing is computed.
+        """
+        check_tokens(self.cfg, tokens, positions=positions, valid=valid, segments=segments)
+        call = {"positions": positions, "valid": valid, "segments": segments}
+        ledger = None if cache is None else cache.ledger
+        check_values(call, ledger, tokens.shape[1])
+        scope = survey(*tokens.shape, **call, ledger=ledger)
+        tokens = tokens if scope.queries.valid is None else jnp.where(scope.queries.valid, tokens, 0)
+        if concrete(tokens):
+            check_range("tokens", int(tokens.min()), int(tokens.max()), self.cfg.vocab_size)
+        stores = (None,) * self.cfg.layers if cache is None else cache.stores
+        logits, stores = self._through(scope, tokens, stores)
+        if cache is None:
+            return logits
+        cache = cache.after(scope, stores)
+        return jnp.where(cache.ledger.overflowed[:, None, None], jnp.nan, logits), cache
+
+    def _through(self, scope, tokens, stores):
+        x = self.embed(tokens)
+        if self.cfg.learned_positions is not None:
+            x = x + self.positions(scope.queries.positions)
+        x = select(scope.queries.valid, x)
+        kept = []
+        for layer, store in zip(self.layers, stores, strict=True):
+            x, store = layer(scope, x, store)
+            kept.append(store)
+        x = self.norm(x)
+        logits = self.embed.attend(x) if self.cfg.tied else self.head(x)
+        return select(scope.queries.valid, logits.astype(wide(logits.dtype))), tuple(kept)

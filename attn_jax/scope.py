@@ -1,0 +1,119 @@
+"""The scope of a call: its queries, its keys, and which may see which. One scope serves all layers of a model."""
+
+import jax
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from attn.call import check_range
+from attn.masks import Full, Rule
+from attn.positions import LONGEST
+from attn_jax.caches.ledger import Ledger
+from attn_jax.tokens import Tokens, describe, rows
+
+
+@struct.dataclass
+class Scope:
+    """What every layer of a call shares.
+
+    Attributes:
+        queries: the tokens of x.
+        keys: the tokens that keys and values belong to: x's own, the context's, or those in the cache.
+        allowed: a further restriction, [B|1 H|1 T S].
+        bias: added to the scores, [B|1 H|1 T S].
+        ledger: the cache's bookkeeping after this call, None without a cache.
+        slots: where in the cache each token of x goes, [B T].
+        given: what the call brought along, for the choice of a kernel: valid, segments, positions, ...
+    """
+
+    queries: Tokens
+    keys: Tokens
+    allowed: Bool[Array, "B|1 H|1 T S"] | None = None
+    bias: Float[Array, "B|1 H|1 T S"] | None = None
+    ledger: Ledger | None = None
+    slots: Array | None = None
+    given: frozenset[str] = struct.field(pytree_node=False, default=frozenset())
+
+    def mask(self, rule: Rule) -> Bool[Array, "B|1 H|1 T S"] | None:
+        """Which query may see which key; None when every one may see all."""
+        parts = []
+        if not isinstance(rule, Full):
+            q, k = self.queries.positions[:, :, None], self.keys.positions[:, None, :]
+            parts.append(rule.allows(q, k)[:, None])
+        if self.keys.valid is not None:
+            parts.append(self.keys.valid[:, None, None, :])
+        if self.keys.segments is not None and self.queries.segments is not None:
+            same = self.queries.segments[:, :, None] == self.keys.segments[:, None, :]
+            parts.append(same[:, None])
+        if self.allowed is not None:
+            parts.append(self.allowed)
+        mask = None
+        for part in parts:
+            mask = part if mask is None else mask & part
+        return mask
+
+
+def survey(
+    batch: int,
+    length: int,
+    context_length: int | None = None,
+    *,
+    allowed: Array | None = None,
+    bias: Array | None = None,
+    positions: Array | None = None,
+    valid: Array | None = None,
+    segments: Array | None = None,
+    context_positions: Array | None = None,
+    context_valid: Array | None = None,
+    context_segments: Array | None = None,
+    ledger: Ledger | None = None,
+) -> Scope:
+    """The scope of one call; see the module's call for the arguments."""
+    given = {"valid": valid if context_length is None else context_valid, "segments": segments, "cache": ledger}
+    given |= {"allowed": allowed, "bias": bias, "context": context_length, "positions": positions}
+    counts = None if ledger is None else ledger.counts
+    queries, counts, before = describe(
+        batch, length, positions=positions, valid=valid, segments=segments, counts=counts
+    )
+    keys, slots = queries, None
+    if ledger is not None:
+        ledger, slots = ledger.admit(queries, counts, before)
+        keys = ledger.tokens()
+    elif context_length is not None:
+        context = {"positions": context_positions, "valid": context_valid, "segments": context_segments}
+        keys, _, _ = describe(batch, context_length, **context)
+        if segments is not None:
+            # Within a sequence runs are compared; across two, only the numbers mean the same.
+            queries = queries._replace(segments=rows(segments, batch))
+            keys = keys._replace(segments=rows(context_segments, batch))
+    return Scope(
+        queries,
+        keys,
+        per_head(allowed),
+        per_head(bias),
+        ledger,
+        slots,
+        frozenset(name for name, value in given.items() if value is not None),
+    )
+
+
+def per_head(array: Array | None) -> Array | None:
+    """[B|1 H|1 T S] from [T S], [B T S] or what is that already."""
+    if array is None or array.ndim == 4:
+        return array
+    return array[None, None] if array.ndim == 2 else array[:, None]
+
+
+def concrete(array: Array) -> bool:
+    """Whether the numbers can be looked at: false inside compiled code."""
+    return not isinstance(array, jax.core.Tracer)
+
+
+def check_values(call: dict[str, Array | None], ledger: Ledger | None, length: int) -> None:
+    """Refuse positions out of range and a cache that would overflow; compiled code gives NaN in those rows instead."""
+    for name in ("positions", "context_positions"):
+        array = call.get(name)
+        if array is not None and concrete(array) and array.size:
+            check_range(name, int(array.min()), int(array.max()), LONGEST)
+    valid = call.get("valid")
+    if ledger is not None and concrete(ledger.counts.length) and (valid is None or concrete(valid)):
+        ledger.check_room(valid, length)

@@ -1,0 +1,36 @@
+"""attn in PyTorch: modules for every config of `attn`."""
+
+from attn_torch.building import build
+from attn_torch.caches.building import init_cache
+from attn_torch.caches.cache import Cache
+from attn_torch.kernels import explain
+from attn_torch.layers.latent import MultiHeadLatentAttention
+from attn_torch.layers.softmax import (
+    CausalAttention,
+    CrossAttention,
+    GroupedQueryAttention,
+    MultiHeadAttention,
+    MultiQueryAttention,
+    SelfAttention,
+)
+from attn_torch.models.decoder import Decoder
+from attn_torch.weights import from_neutral, load, save, to_neutral
+
+__all__ = [
+    "Cache",
+    "CausalAttention",
+    "CrossAttention",
+    "Decoder",
+    "GroupedQueryAttention",
+    "MultiHeadAttention",
+    "MultiHeadLatentAttention",
+    "MultiQueryAttention",
+    "SelfAttention",
+    "build",
+    "explain",
+    "from_neutral",
+    "init_cache",
+    "load",
+    "save",
+    "to_neutral",
+]

@@ -1,0 +1,84 @@
+"""The kernels of this twin in their order, and the one rule that picks: when called, and when asked to explain."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attn.call import dtype_name
+from attn.kernels import Facts, Row, check_given, check_name, choose
+from attn.variants.base import AttentionConfig
+from attn_torch.kernels import plain, sdpa
+from attn_torch.scope import Scope
+
+KERNELS = {
+    "sdpa_full": sdpa.full,
+    "sdpa_causal": sdpa.causal,
+    "sdpa_masked": sdpa.masked,
+    "plain": plain.attend,
+}
+REFUSALS = {
+    "sdpa_full": sdpa.full_refusal,
+    "sdpa_causal": sdpa.causal_refusal,
+    "sdpa_masked": sdpa.masked_refusal,
+    "plain": plain.refusal,
+}
+
+
+def attend(
+    cfg: AttentionConfig,
+    scope: Scope,
+    q: Float[Tensor, "B T H D"],
+    k: Float[Tensor, "B S K D"],
+    v: Float[Tensor, "B S K E"],
+    *,
+    scale: float,
+    kernel: str | None = None,
+) -> Float[Tensor, "B T H E"]:
+    """The attended value, by the kernel that fits or the one that is forced."""
+    facts = Facts(
+        rule=cfg.rule,
+        queries=q.shape[1],
+        keys=k.shape[1],
+        dim_k=q.shape[3],
+        dim_v=v.shape[3],
+        dtype=dtype_name(q),
+        device=q.device.type,
+        training=torch.is_grad_enabled() and q.requires_grad,
+        given=scope.given,
+    )
+    name = next(row.kernel for row in choose(REFUSALS, facts, kernel) if row.chosen)
+    return KERNELS[name](cfg, scope, q, k, v, scale=scale)
+
+
+def check_kernel(kernel: str | None) -> None:
+    """Refuse the name of a kernel that this twin does not have."""
+    check_name(REFUSALS, kernel)
+
+
+def explain(
+    cfg: AttentionConfig,
+    *,
+    batch: int,
+    queries: int,
+    keys: int,
+    dtype: str,
+    device: str | None = None,
+    training: bool = False,
+    given: tuple[str, ...] = (),
+) -> tuple[Row, ...]:
+    """Which kernel a call would run and why each other would not: rows (kernel, chosen, reason).
+
+    `given` names what the call brings along: valid, segments, positions, allowed, bias, cache, context.
+    """
+    facts = Facts(
+        rule=cfg.rule,
+        queries=queries,
+        keys=keys,
+        dim_k=cfg.sizes()["D"],
+        dim_v=cfg.sizes()["E"],
+        dtype=dtype,
+        device=device or "cpu",
+        training=training,
+        given=check_given(given),
+    )
+    return choose(REFUSALS, facts)

@@ -1,0 +1,110 @@
+"""What every mechanism does around its own computation: check the call, survey its tokens, keep its cache."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attn.call import check_call
+from attn.variants.base import AttentionConfig
+from attn_torch.caches.cache import Cache
+from attn_torch.functional import select
+from attn_torch.parts import declare
+from attn_torch.scope import Scope, check_values, survey
+
+
+class AttentionModule(nn.Module):
+    """An attention variant with its parameters.
+
+    Attributes:
+        cfg: the variant's config.
+        dtype: what inputs and parameters are cast to on use; None computes in the parameters' own dtype.
+        kernel: the name of a kernel to force; None lets `explain`'s choice stand.
+    """
+
+    def __init__(self, cfg: AttentionConfig, dtype: torch.dtype | None = None, kernel: str | None = None):
+        super().__init__()
+        self.cfg = cfg
+        self.dtype = dtype
+        self.kernel = kernel
+        declare(self, cfg, dtype)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T M"],
+        context: Float[Tensor, "B S X"] | None = None,
+        *,
+        allowed: Bool[Tensor, "B|1 H|1 T S"] | None = None,
+        bias: Float[Tensor, "B|1 H|1 T S"] | None = None,
+        positions: Int[Tensor, "B T"] | None = None,
+        valid: Bool[Tensor, "B T"] | None = None,
+        segments: Int[Tensor, "B T"] | None = None,
+        context_positions: Int[Tensor, "B S"] | None = None,
+        context_valid: Bool[Tensor, "B S"] | None = None,
+        context_segments: Int[Tensor, "B S"] | None = None,
+        cache: Cache | None = None,
+    ) -> Any:
+        """y [B T M] (or [B T E] without an output projection); with a cache, (y, cache).
+
+        `valid`, `positions` and `segments` ([B T] or [T]) describe x, `context_*` the context; `allowed` and `bias` are
+        [T S], [B T S] or [B|1 H|1 T S]. True means: may attend, real token. Where a token is invalid y is exactly 0.
+
+        Raises:
+            ValueError: an argument contradicts the config or another argument; nothing is computed.
+        """
+        call = {"allowed": allowed, "bias": bias, "positions": positions, "valid": valid, "segments": segments}
+        call |= {"context_positions": context_positions, "context_valid": context_valid}
+        call |= {"context_segments": context_segments}
+        scope = self._open(x, context, call, cache)
+        store = None if cache is None else cache.stores[0]
+        y, store = self.within(scope, x, context, store)
+        return y if cache is None else (y, cache.after(scope, (store,)))
+
+    def attention_weights(
+        self,
+        x: Float[Tensor, "B T M"],
+        context: Float[Tensor, "B S X"] | None = None,
+        *,
+        allowed: Bool[Tensor, "B|1 H|1 T S"] | None = None,
+        bias: Float[Tensor, "B|1 H|1 T S"] | None = None,
+        positions: Int[Tensor, "B T"] | None = None,
+        valid: Bool[Tensor, "B T"] | None = None,
+        segments: Int[Tensor, "B T"] | None = None,
+        context_positions: Int[Tensor, "B S"] | None = None,
+        context_valid: Bool[Tensor, "B S"] | None = None,
+        context_segments: Int[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "B H T S"]:
+        """How much each query attends to each key, in at least float32; rows of invalid or blind queries are 0."""
+        call = {"allowed": allowed, "bias": bias, "positions": positions, "valid": valid, "segments": segments}
+        call |= {"context_positions": context_positions, "context_valid": context_valid}
+        call |= {"context_segments": context_segments}
+        scope = self._open(x, context, call, None)
+        return self.weights_within(scope, x, context)
+
+    def within(
+        self,
+        scope: Scope,
+        x: Float[Tensor, "B T M"],
+        context: Float[Tensor, "B S X"] | None = None,
+        store: Any = None,
+    ) -> tuple[Tensor, Any]:
+        """The computation itself, in a scope that is already surveyed: (y, store)."""
+        raise NotImplementedError
+
+    def weights_within(
+        self, scope: Scope, x: Float[Tensor, "B T M"], context: Float[Tensor, "B S X"] | None = None
+    ) -> Float[Tensor, "B H T S"]:
+        """The attention weights in a scope that is already surveyed."""
+        raise NotImplementedError
+
+    def _open(self, x, context, call, cache) -> Scope:
+        capacity = None if cache is None else cache.ledger.capacity
+        check_call(self.cfg, x, context, capacity=capacity, **call)
+        check_values(call, None if cache is None else cache.ledger, x.shape[1])
+        length = None if context is None else context.shape[1]
+        return survey(*x.shape[:2], length, **call, ledger=None if cache is None else cache.ledger, device=x.device)
+
+    def _selected(self, scope, x, context):
+        x = select(scope.queries.valid, x)
+        return x, x if context is None else select(scope.keys.valid, context)

@@ -1,0 +1,79 @@
+"""A decoder: tokens in, logits of the next token out."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from attn.call import check_range, check_tokens
+from attn.models.decoder import DecoderConfig
+from attn_torch.caches.cache import Cache
+from attn_torch.functional import select, wide
+from attn_torch.layers import ATTENTIONS
+from attn_torch.models.block import Block
+from attn_torch.parts import declare
+from attn_torch.scope import check_values, concrete, survey
+
+
+class Decoder(nn.Module):
+    """logits = norm(block_L(... block_1(embed[tokens] + positions[p]))) Whead.
+
+    Attributes:
+        cfg: the model's config.
+        dtype: what inputs and parameters are cast to on use; None computes in the parameters' own dtype.
+        kernel: the name of an attention kernel to force; None chooses by what a call needs.
+    """
+
+    def __init__(self, cfg: DecoderConfig, dtype: torch.dtype | None = None, kernel: str | None = None):
+        super().__init__()
+        self.cfg = cfg
+        self.dtype = dtype
+        self.kernel = kernel
+        declare(self, cfg, dtype)
+        self.layers = nn.ModuleList(
+            Block(block, ATTENTIONS[type(block.attention)](block.attention, dtype, kernel), dtype)
+            for block in cfg.blocks
+        )
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        *,
+        positions: Int[Tensor, "B T"] | None = None,
+        valid: Bool[Tensor, "B T"] | None = None,
+        segments: Int[Tensor, "B T"] | None = None,
+        cache: Cache | None = None,
+    ) -> Any:
+        """logits [B T V], at least float32; with a cache, (logits, cache). Where a token is invalid they are exactly 0.
+
+        Raises:
+            ValueError: an argument contradicts the config or another argument; nothing is computed.
+        """
+        check_tokens(self.cfg, tokens, positions=positions, valid=valid, segments=segments)
+        call = {"positions": positions, "valid": valid, "segments": segments}
+        ledger = None if cache is None else cache.ledger
+        check_values(call, ledger, tokens.shape[1])
+        scope = survey(*tokens.shape, **call, ledger=ledger, device=tokens.device)
+        tokens = tokens if scope.queries.valid is None else torch.where(scope.queries.valid, tokens, 0)
+        if concrete():
+            check_range("tokens", int(tokens.min()), int(tokens.max()), self.cfg.vocab_size)
+        stores = (None,) * self.cfg.layers if cache is None else cache.stores
+        logits, stores = self._through(scope, tokens, stores)
+        if cache is None:
+            return logits
+        cache = cache.after(scope, stores)
+        return logits.masked_fill(cache.ledger.overflowed[:, None, None], torch.nan), cache
+
+    def _through(self, scope, tokens, stores):
+        x = self.embed(tokens)
+        if self.cfg.learned_positions is not None:
+            x = x + self.positions(scope.queries.positions)
+        x = select(scope.queries.valid, x)
+        kept = []
+        for layer, store in zip(self.layers, stores, strict=True):
+            x, store = layer(scope, x, store)
+            kept.append(store)
+        x = self.norm(x)
+        logits = self.embed.attend(x) if self.cfg.tied else self.head(x)
+        return select(scope.queries.valid, logits.to(wide(logits.dtype))), tuple(kept)

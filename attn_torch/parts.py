@@ -1,0 +1,148 @@
+"""Parameters: what a layout's parts are in PyTorch. A part checks and casts what it is given, then computes."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attn import layout
+from attn.config import Config
+from attn.letters import shape_of
+from attn.positions import FINE, LONGEST, Rope, rotary_tables
+from attn_torch.functional import layer_norm, rms_norm
+
+
+def initialize(parameter: Tensor, initial: layout.Initial) -> None:
+    """Draw from the distribution that the layout declares, which `attn.init_weights` draws from too."""
+    if initial.std == 0:
+        nn.init.constant_(parameter, initial.mean)
+    elif initial.cut:
+        nn.init.trunc_normal_(parameter, std=initial.std, a=-2 * initial.std, b=2 * initial.std)
+    else:
+        nn.init.normal_(parameter, std=initial.std)
+
+
+def working(name: str, x: Tensor, parameter: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """x and a parameter in the dtype of the computation: `dtype`, or the parameter's own, which x must then have.
+
+    Raises:
+        ValueError: "x of q has dtype float64; expected float32, the dtype of its parameters."
+    """
+    if dtype is not None:
+        return x.to(dtype), parameter.to(dtype)
+    if x.dtype != parameter.dtype:
+        got, expected = (str(array.dtype).removeprefix("torch.") for array in (x, parameter))
+        raise ValueError(f"x of {name} has dtype {got}; expected {expected}, the dtype of its parameters.")
+    return x, parameter
+
+
+class Part(nn.Module):
+    """A part of a layout with its parameters, each under the last word of its PyTorch name."""
+
+    def __init__(self, part: Any, leaves: tuple[layout.Leaf, ...], dtype: torch.dtype | None = None):
+        super().__init__()
+        self.part = part
+        self.leaves = leaves
+        self.dtype = dtype
+        self.name = leaves[0].name.split(".")[0]
+        for leaf in leaves:
+            name = leaf.torch_name.rpartition(".")[2]
+            self.register_parameter(name, nn.Parameter(torch.empty(leaf.torch_shape)))
+            initialize(getattr(self, name), leaf.initial)
+        self.register_load_state_dict_pre_hook(keep_given_dtype)
+
+
+class Projection(Part):
+    """y = x @ weight^T + bias; weight [outputs, inputs], bias [outputs], both flat as in nn.Linear."""
+
+    def __init__(self, part: layout.Projection, leaves: tuple[layout.Leaf, ...], dtype: torch.dtype | None = None):
+        super().__init__(part, leaves, dtype)
+        self.flattened = len(part.inputs.split()) > 1
+        outputs = leaves[0].shape[len(part.inputs.split()) :]
+        self.outputs = outputs if len(outputs) > 1 else None
+
+    def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+        x, weight = working(self.name, x, self.weight, self.dtype)
+        bias = self.bias.to(x.dtype) if self.part.bias else None
+        y = F.linear(x.flatten(2) if self.flattened else x, weight, bias)
+        return y if self.outputs is None else y.unflatten(-1, self.outputs)
+
+
+class Norm(Part):
+    """RMS or layer norm over the last axis; weight [M], and bias [M] for the layer norm."""
+
+    def forward(self, x: Float[Tensor, "... M"]) -> Float[Tensor, "... M"]:
+        x, scale = working(self.name, x, self.weight, self.dtype)
+        if self.part.kind == "layer":
+            return layer_norm(x, scale, self.bias, self.part.eps)
+        return rms_norm(x, scale, self.part.eps)
+
+
+class Table(Part):
+    """Rows looked up by number; weight [V M]. A number that has no row gives NaN."""
+
+    def forward(self, numbers: Int[Tensor, "B T"]) -> Float[Tensor, "B T M"]:
+        table = self.weight if self.dtype is None else self.weight.to(self.dtype)
+        if not torch.compiler.is_compiling():
+            return F.embedding(numbers, table)
+        # Compiled code cannot refuse a number, and reading beyond the table would not be defined.
+        inside = (numbers >= 0) & (numbers < table.shape[0])
+        rows = F.embedding(torch.where(inside, numbers, 0), table)
+        return rows.masked_fill(~inside[..., None], torch.nan)
+
+    def attend(self, x: Float[Tensor, "B T M"]) -> Float[Tensor, "B T V"]:
+        """x @ weight^T: the head that is tied to the table."""
+        x, table = working(self.name, x, self.weight, self.dtype)
+        return F.linear(x, table)
+
+
+class Rotary(nn.Module):
+    """Cosines and sines of a rope's angles at any position; no parameters.
+
+    The tables are kept as the bits of floats, so that a change of the module's dtype does not round them.
+    """
+
+    def __init__(self, rope: Rope, width: int):
+        super().__init__()
+        self.rope = rope
+        self.width = width
+        tables = torch.stack([torch.from_numpy(table) for table in rotary_tables(rope, width)])
+        self.register_buffer("bits32", tables.float().view(torch.int32), persistent=False)
+        self.register_buffer("bits64", tables.view(torch.int64), persistent=False)
+
+    def forward(self, positions: Int[Tensor, "B T"], dtype: torch.dtype) -> tuple[Float[Tensor, "B T R/2"], ...]:
+        """cos and sin in `dtype`; NaN at a position outside 0..LONGEST-1."""
+        cos, sin = (self.bits64 if dtype == torch.float64 else self.bits32).view(dtype)
+        inside = (positions >= 0) & (positions < LONGEST)
+        positions = torch.where(inside, positions, 0)
+        coarse, fine = positions // FINE, positions % FINE
+        cos_fine, sin_fine, cos_coarse, sin_coarse = cos[0][fine], sin[0][fine], cos[1][coarse], sin[1][coarse]
+        turned_cos = cos_fine * cos_coarse - sin_fine * sin_coarse
+        turned_sin = sin_fine * cos_coarse + cos_fine * sin_coarse
+        outside = ~inside[..., None]
+        return turned_cos.masked_fill(outside, torch.nan), turned_sin.masked_fill(outside, torch.nan)
+
+
+PARTS = {layout.Projection: Projection, layout.Scale: Norm, layout.Table: Table}
+
+
+def declare(module: nn.Module, cfg: Config, dtype: torch.dtype | None) -> None:
+    """Give a module the parts of its config's layout, each under its own name."""
+    sizes = cfg.sizes()
+    for name, part in cfg.layout().items():
+        leaves = tuple(part.leaves(name, sizes))
+        if isinstance(part, layout.Vector):
+            module.register_parameter(name, nn.Parameter(torch.empty(shape_of(part.axes, sizes))))
+            initialize(getattr(module, name), leaves[0].initial)
+        else:
+            module.add_module(name, PARTS[type(part)](part, leaves, dtype))
+
+
+def keep_given_dtype(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Give parameters the dtype in which they are loaded, where PyTorch would round them to the one they had."""
+    for name, parameter in module.named_parameters(recurse=False):
+        given = state.get(prefix + name)
+        if given is not None and given.dtype != parameter.dtype:
+            parameter.data = parameter.data.to(given.dtype)

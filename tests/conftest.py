@@ -1,0 +1,20 @@
+"""What all tests share: the order of imports, one thread each, and examples that never change."""
+
+import os
+from importlib.util import find_spec
+
+from hypothesis import settings
+
+# NPROC is what XLA's thread pool on the CPU listens to. Child processes inherit these too.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
+    os.environ.setdefault(variable, "1")
+
+# PyTorch first: after JAX, its import can crash the process.
+if find_spec("torch"):
+    import torch
+
+    torch.set_num_threads(1)
+
+# The same examples in every run, so that a red test stays red until it is mended.
+settings.register_profile("attn", derandomize=True, deadline=None, database=None, max_examples=50)
+settings.load_profile("attn")
