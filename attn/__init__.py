@@ -1,4 +1,4 @@
-"""What attention is: configs, parameters and mathematics, without a framework; attn_jax and attn_torch are its twins."""
+"""What attention is: configs, parameters and mathematics, without a framework. The twins are attn_jax and attn_torch."""
 
 from attn.backends import BACKENDS, backend
 from attn.checkpoint import load, save

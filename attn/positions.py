@@ -21,7 +21,8 @@ class Rope(Frozen):
     """Rotary positions (Su et al. 2021): pair i of a head turns by position * theta ** (-2 i / width).
 
     `width` counts the leading numbers of a head that are rotated, all of them when it is None. The layout says which
-    numbers form pair i: `half` takes (i, i + width/2), as Llama's files do; `interleaved` takes (2i, 2i + 1), as Meta's do.
+    numbers form pair i: `half` takes (i, i + width/2), as Hugging Face's Llama files do; `interleaved` takes
+    (2i, 2i + 1), as Meta's do.
     """
 
     kind: Literal["default"] = "default"

@@ -3,6 +3,7 @@
 from attn_jax.building import build
 from attn_jax.caches.building import init_cache
 from attn_jax.caches.cache import Cache
+from attn_jax.generation import generate
 from attn_jax.kernels import explain
 from attn_jax.layers.latent import MultiHeadLatentAttention
 from attn_jax.layers.softmax import (
@@ -29,6 +30,7 @@ __all__ = [
     "build",
     "explain",
     "from_neutral",
+    "generate",
     "init_cache",
     "load",
     "save",

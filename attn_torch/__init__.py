@@ -3,6 +3,7 @@
 from attn_torch.building import build
 from attn_torch.caches.building import init_cache
 from attn_torch.caches.cache import Cache
+from attn_torch.generation import generate
 from attn_torch.kernels import explain
 from attn_torch.layers.latent import MultiHeadLatentAttention
 from attn_torch.layers.softmax import (
@@ -29,6 +30,7 @@ __all__ = [
     "build",
     "explain",
     "from_neutral",
+    "generate",
     "init_cache",
     "load",
     "save",

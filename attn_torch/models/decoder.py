@@ -50,20 +50,38 @@ class Decoder(nn.Module):
         Raises:
             ValueError: an argument contradicts the config or another argument; nothing is computed.
         """
-        check_tokens(self.cfg, tokens, positions=positions, valid=valid, segments=segments)
         call = {"positions": positions, "valid": valid, "segments": segments}
         ledger = None if cache is None else cache.ledger
+        self.check(tokens, **call)
         check_values(call, ledger, tokens.shape[1])
         scope = survey(*tokens.shape, **call, ledger=ledger, device=tokens.device)
-        tokens = tokens if scope.queries.valid is None else torch.where(scope.queries.valid, tokens, 0)
-        if concrete():
-            check_range("tokens", int(tokens.min()), int(tokens.max()), self.cfg.vocab_size)
+        if scope.queries.valid is not None:
+            tokens = torch.where(scope.queries.valid, tokens, 0)
         stores = (None,) * self.cfg.layers if cache is None else cache.stores
         logits, stores = self._through(scope, tokens, stores)
         if cache is None:
             return logits
         cache = cache.after(scope, stores)
         return logits.masked_fill(cache.ledger.overflowed[:, None, None], torch.nan), cache
+
+    def check(
+        self,
+        tokens: Int[Tensor, "B T"],
+        valid: Bool[Tensor, "B T"] | None = None,
+        positions: Int[Tensor, "B T"] | None = None,
+        segments: Int[Tensor, "B T"] | None = None,
+    ) -> None:
+        """Refuse tokens that are not the model's; what stands at an invalid token does not matter.
+
+        Raises:
+            ValueError: a shape or dtype is wrong, or a token is not in the vocabulary.
+        """
+        check_tokens(self.cfg, tokens, positions=positions, valid=valid, segments=segments)
+        if concrete():
+            real = tokens if valid is None else torch.where(valid, tokens, 0)
+            check_range("tokens", int(real.min()), int(real.max()), self.cfg.vocab_size)
+            if self.cfg.learned_positions is not None and positions is not None:
+                check_range("positions", int(positions.min()), int(positions.max()), self.cfg.learned_positions)
 
     def _through(self, scope, tokens, stores):
         x = self.embed(tokens)

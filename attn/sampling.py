@@ -1,0 +1,50 @@
+"""Choosing the next token: the rules and the random numbers, the same for both twins."""
+
+import numpy as np
+from pydantic import Field
+
+from attn.config import Frozen, Size
+
+
+class Sampling(Frozen):
+    """How a token is drawn from logits.
+
+    Attributes:
+        temperature: what logits are divided by; 0 takes the highest, equal ones by the lowest index.
+        top_k: only the k highest take part.
+        top_p: of those, only the smallest set of the highest that has at least this probability.
+        seed: with the row and the step, the only thing that a draw depends on.
+        stop: the token after which a row is finished; it is repeated to the end.
+    """
+
+    temperature: float = Field(default=0.0, ge=0)
+    top_k: Size | None = None
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(default=0, ge=0)
+    stop: int | None = None
+
+    def uniforms(self, batch: int, steps: int, first: int = 0) -> np.ndarray:
+        """One number in [0, 1) for each row and step, [B steps] float64; a row's own stream, whatever the batch.
+
+        `first` is the step that the first column belongs to.
+        """
+        rows = [np.random.default_rng([self.seed, row]).random(first + steps)[first:] for row in range(batch)]
+        return np.stack(rows)
+
+
+def check_generation(cfg, length: int, steps: int, sampling: Sampling) -> None:
+    """Refuse a generation that cannot be finished.
+
+    Raises:
+        ValueError: no steps; more tokens than the model has positions; a stop token that is not in the vocabulary.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1; got {steps}.")
+    if length < 1:
+        raise ValueError(f"tokens must hold at least one position; got {length}.")
+    if cfg.learned_positions is not None and length + steps > cfg.learned_positions:
+        raise ValueError(
+            f"tokens and steps must fit the model's {cfg.learned_positions} positions; got {length} + {steps}."
+        )
+    if sampling.stop is not None and not 0 <= sampling.stop < cfg.vocab_size:
+        raise ValueError(f"stop must lie between 0 and {cfg.vocab_size - 1}; got {sampling.stop}.")
