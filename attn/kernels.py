@@ -1,9 +1,10 @@
 """Choosing a kernel: the facts of a call that are known before it runs, and the table that explains the choice."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attn.masks import Rule
+from attn.positions import Alibi, Buckets
 
 GIVEN = ("valid", "segments", "positions", "allowed", "bias", "cache", "context")
 """What a call may bring along, as `explain` names it."""
@@ -21,11 +22,17 @@ class Facts(NamedTuple):
     device: str
     training: bool
     given: frozenset[str]
+    options: frozenset[str] = frozenset()
 
     @property
     def by_index(self) -> bool:
         """Positions are the default ones and queries and keys are the same tokens: causal may go by index."""
         return not self.given & {"positions", "cache", "context"} and self.queries == self.keys
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Everything beyond plain scores: what the call brought along and the options in use."""
+        return self.given | self.options
 
 
 class Row(NamedTuple):
@@ -68,6 +75,18 @@ def _said(reason: str | None, fits: bool, forced: str | None) -> str:
     if fits:
         return "forced" if forced else "the first that can run this call"
     return reason or (f"{forced} is forced" if forced else "a faster kernel can run this call")
+
+
+def options(cfg: Any, training: bool) -> frozenset[str]:
+    """The options of a config that a kernel must know: softcap, alibi, sinks, dropout."""
+    used = {"softcap": cfg.softcap, "sinks": cfg.sinks, "dropout": training and cfg.dropout}
+    used["alibi"] = isinstance(cfg.position_bias, Alibi)
+    return frozenset(name for name, value in used.items() if value)
+
+
+def biased(cfg: Any) -> frozenset[str]:
+    """Whether the config itself adds a bias to the scores that must be written out."""
+    return frozenset({"bias"} if isinstance(cfg.position_bias, Buckets) else ())
 
 
 def check_given(given: tuple[str, ...]) -> frozenset[str]:

@@ -71,17 +71,25 @@ class Projection:
 
 @dataclass(frozen=True)
 class Scale:
-    """The multiplier of a norm, `y = normalised * scale`; a layer norm centers first and adds a bias."""
+    """The multiplier of a norm: y = normalised * scale, perhaps + bias.
+
+    `normalised` axes, counted from the last, share one statistic; `offset` makes the multiplier 1 + scale.
+    """
 
     axes: str
-    kind: Literal["rms", "layer"] = "rms"
+    kind: Literal["rms", "layer", "l2"] = "rms"
     eps: float = 1e-6
+    normalised: int = 1
+    learned: bool = True
+    offset: bool = False
+    shift: bool = False
 
     def leaves(self, path: str, sizes: Mapping[str, int]) -> Iterator[Leaf]:
         """The scale, and the bias where there is one."""
         shape = shape_of(self.axes, sizes)
-        yield Leaf(self, f"{path}.scale", shape, f"{path}.weight", shape, Initial(mean=1.0))
-        if self.kind == "layer":
+        if self.learned:
+            yield Leaf(self, f"{path}.scale", shape, f"{path}.weight", shape, Initial(mean=0.0 if self.offset else 1.0))
+        if self.shift:
             yield Leaf(self, f"{path}.bias", shape, f"{path}.bias", shape, Initial())
 
 

@@ -1,47 +1,72 @@
-"""Positions as data: rotary frequencies and tables, computed once in float64 numpy.
+"""Positions as data: rotary tables, ALiBi's slopes, T5's buckets, computed once in float64 numpy.
 
 A rotation by position p = 1024 a + b is a rotation by 1024 a followed by one by b. Two tables of 1024 rows, each exact
 to float64, therefore serve every position below 2**20, and both twins read the same numbers.
 """
 
 from functools import lru_cache
+from math import log
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from attn.config import Frozen, Size
+from attn.rope import Rotation
 
 FINE = 1024
 LONGEST = FINE * FINE
 """Positions run from 0 to LONGEST - 1; others are refused, and give NaN inside compiled code."""
 
 
-class Rope(Frozen):
-    """Rotary positions (Su et al. 2021): pair i of a head turns by position * theta ** (-2 i / width).
+@lru_cache(maxsize=64)
+def rotary_tables(rope: Rotation, width: int, length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines, each [2, 1024, width / 2]: entry 0 for positions b, entry 1 for positions 1024 a.
 
-    `width` counts the leading numbers of a head that are rotated, all of them when it is None. The layout says which
-    numbers form pair i: `half` takes (i, i + width/2), as Hugging Face's Llama files do; `interleaved` takes
-    (2i, 2i + 1), as Meta's do.
+    The rope's attention factor is in entry 0, so that the product of both rotations carries it once.
+    """
+    steps = np.arange(FINE, dtype=np.float64)
+    angles = np.stack([steps, steps * FINE])[:, :, None] * rope.frequencies(width, length)
+    factor = np.array([rope.factor_at(length), 1.0])[:, None, None]
+    return np.cos(angles) * factor, np.sin(angles) * factor
+
+
+class Alibi(Frozen):
+    """Attention with linear biases (Press et al. 2022): -slope_h * |q - k| is added to the scores.
+
+    Slopes fall geometrically, slope_h = 2 ** (-8 (h + 1) / H) for a power of two; for another number of heads the
+    largest
+    power below it comes first, then every second slope of twice as many.
     """
 
-    kind: Literal["default"] = "default"
-    theta: float = Field(default=10000.0, gt=0)
-    width: Size | None = None
-    layout: Literal["half", "interleaved"] = "half"
+    kind: Literal["alibi"] = "alibi"
 
-    def frequencies(self, width: int) -> np.ndarray:
-        """Angle per position for each of the width / 2 pairs, float64."""
-        return self.theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
-
-    def rotated(self, head_width: int) -> int:
-        """How many numbers of a head are rotated."""
-        return head_width if self.width is None else self.width
+    def slopes(self, heads: int) -> np.ndarray:
+        """The slope of each head, [H]."""
+        power = 2 ** int(np.log2(heads))
+        slopes = 2.0 ** (-8 * np.arange(1, power + 1) / power)
+        more = 2.0 ** (-8 * np.arange(1, 2 * power + 1, 2) / (2 * power))
+        return np.concatenate([slopes, more[: heads - power]])
 
 
-@lru_cache(maxsize=64)
-def rotary_tables(rope: Rope, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines, each [2, 1024, width / 2]: entry 0 for positions b, entry 1 for positions 1024 a."""
-    steps = np.arange(FINE, dtype=np.float64)
-    angles = np.stack([steps, steps * FINE])[:, :, None] * rope.frequencies(width)
-    return np.cos(angles), np.sin(angles)
+class Buckets(Frozen):
+    """T5's relative positions (Raffel et al. 2020): a learned number per head for each bucket of distances k - q.
+
+    Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`.
+    `bidirectional` gives the keys that come after the query buckets of their own; otherwise they share bucket 0.
+    """
+
+    kind: Literal["t5"] = "t5"
+    buckets: Size = 32
+    max_distance: Size = 128
+    bidirectional: bool = False
+
+    def table(self) -> np.ndarray:
+        """The bucket of each distance k - q from -max_distance to max_distance, [2 * max_distance + 1]."""
+        distances = np.arange(-self.max_distance, self.max_distance + 1)
+        count = self.buckets // 2 if self.bidirectional else self.buckets
+        offset = np.where(distances > 0, count, 0) if self.bidirectional else 0
+        behind = np.abs(distances) if self.bidirectional else np.maximum(-distances, 0)
+        exact = count // 2
+        growth = np.log(np.maximum(behind, 1) / exact) / log(self.max_distance / exact) * (count - exact)
+        far = np.minimum(exact + growth.astype(int), count - 1)
+        return offset + np.where(behind < exact, behind, far)

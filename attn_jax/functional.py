@@ -1,9 +1,13 @@
 """Arithmetic without parameters: the plain form of everything the twins compute."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
+
+from attn_jax.scoring import Scoring
 
 
 def wide(dtype) -> jnp.dtype:
@@ -22,18 +26,18 @@ def attend(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
     v: Float[Array, "B S K E"],
+    scoring: Scoring,
     *,
-    scale: float,
     allowed: Bool[Array, "B|1 H|1 T S"] | None = None,
     bias: Float[Array, "B|1 H|1 T S"] | None = None,
 ) -> Float[Array, "B T H E"]:
-    """softmax(q k^T * scale + bias over the allowed keys) v; 0, with zero gradient, for a query that may see nothing.
+    """softmax(cap(q k^T * scale) + bias over the allowed keys) v; 0, with zero gradient, where nothing may be seen.
 
-    Query head h reads key/value head h // G. Scores and weights are at least float32.
+    Query head h reads key/value head h // G. Scores and weights are at least float32; dropout acts on the weights.
     """
     B, T, H, _ = q.shape
     K, E = v.shape[2:]
-    weights = attention_weights(q, k, scale=scale, allowed=allowed, bias=bias).astype(v.dtype)
+    weights = dropped(attention_weights(q, k, scoring, allowed=allowed, bias=bias), scoring).astype(v.dtype)
     weights = weights.reshape(B, K, H // K, T, -1)
     attended = jnp.einsum("bkgts,bske->btkge", weights, v, preferred_element_type=wide(v.dtype))
     return attended.reshape(B, T, H, E).astype(v.dtype)
@@ -42,31 +46,84 @@ def attend(
 def attention_weights(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
+    scoring: Scoring,
     *,
-    scale: float,
     allowed: Bool[Array, "B|1 H|1 T S"] | None = None,
     bias: Float[Array, "B|1 H|1 T S"] | None = None,
 ) -> Float[Array, "B H T S"]:
-    """softmax(q k^T * scale + bias) over the allowed keys, in at least float32; a row that may see nothing is 0."""
+    """softmax(cap(q k^T * scale) + bias) over the allowed keys, in at least float32; 0 where nothing may be seen."""
     B, T, H, D = q.shape
     K = k.shape[2]
     q = q.reshape(B, T, K, H // K, D)
     scores = jnp.einsum("btkgd,bskd->bkgts", q, k, preferred_element_type=wide(q.dtype))
-    scores = scores.reshape(B, H, T, -1) * scale
+    scores = capped(scores.reshape(B, H, T, -1) * scoring.scale, scoring.softcap)
     if bias is not None:
         scores = scores + bias.astype(scores.dtype)
-    return softmax(scores, allowed)
+    return softmax(scores, allowed, scoring.sinks)
 
 
-def softmax(scores: Float[Array, "B H T S"], allowed: Bool[Array, "B|1 H|1 T S"] | None) -> Float[Array, "B H T S"]:
-    """exp(scores) over its sum, over the allowed keys; a row without any is 0."""
-    if allowed is None:
+def capped(scores: Float[Array, "B H T S"], softcap: float | None) -> Float[Array, "B H T S"]:
+    """c * tanh(scores / c)."""
+    return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
+
+
+def softmax(
+    scores: Float[Array, "B H T S"],
+    allowed: Bool[Array, "B|1 H|1 T S"] | None,
+    sinks: Float[Array, "H"] | None = None,
+) -> Float[Array, "B H T S"]:
+    """exp(scores) over its sum, to which a head's sink adds one more, over the allowed keys; a row without any is 0."""
+    if allowed is None and sinks is None:
         return jax.nn.softmax(scores, axis=-1)
-    scores = jnp.where(allowed, scores, jnp.finfo(scores.dtype).min / 2)
-    exponentials = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True)))
-    exponentials = jnp.where(allowed, exponentials, 0)
+    if allowed is not None:
+        scores = jnp.where(allowed, scores, jnp.finfo(scores.dtype).min / 2)
+    peak = scores.max(-1, keepdims=True)
+    if sinks is not None:
+        sinks = sinks.astype(scores.dtype)[:, None, None]
+        peak = jnp.maximum(peak, sinks)
+    peak = lax.stop_gradient(peak)
+    exponentials = jnp.exp(scores - peak)
+    if allowed is not None:
+        exponentials = jnp.where(allowed, exponentials, 0)
     total = exponentials.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + jnp.exp(sinks - peak)
     return exponentials / jnp.where(total == 0, 1, total)
+
+
+def dropped(weights: Float[Array, "B H T S"], scoring: Scoring) -> Float[Array, "B H T S"]:
+    """Each weight 0 with the probability of dropout, else divided by what is left."""
+    if scoring.dropout == 0:
+        return weights
+    keep = jax.random.bernoulli(scoring.rng, 1 - scoring.dropout, weights.shape)
+    return jnp.where(keep, weights / (1 - scoring.dropout), 0)
+
+
+def sigmoid(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """1 / (1 + exp(-x)), in at least float32, rounded once."""
+    return jax.nn.sigmoid(x.astype(wide(x.dtype))).astype(x.dtype)
+
+
+def with_slopes(
+    bias: Float[Array, "B|1 H|1 T S"] | None,
+    slopes: tuple[float, ...] | None,
+    q: Int[Array, "B|1 T"],
+    k: Int[Array, "B|1 S"],
+    dtype: Any,
+) -> Float[Array, "B|1 H|1 T S"] | None:
+    """The bias of the scores with ALiBi's added, where there is any."""
+    if slopes is None:
+        return bias
+    distances = distance_bias(slopes, q, k, wide(dtype))
+    return distances if bias is None else distances + bias
+
+
+def distance_bias(
+    slopes: tuple[float, ...], q: Int[Array, "B T"], k: Int[Array, "B S"], dtype: Any
+) -> Float[Array, "B H T S"]:
+    """ALiBi: -slope_h * |q - k| for positions q and k."""
+    distance = jnp.abs(q[:, None, :, None] - k[:, None, None, :]).astype(dtype)
+    return -jnp.asarray(slopes, dtype)[:, None, None] * distance
 
 
 def rotate(
@@ -87,21 +144,17 @@ def rotate(
     return jnp.concatenate([turned.astype(x.dtype), rest], -1)
 
 
-def rms_norm(x: Float[Array, "... M"], scale: Float[Array, "M"], eps: float) -> Float[Array, "... M"]:
-    """x / sqrt(mean(x^2) + eps) * scale, in at least float32, then rounded once."""
-    y = x.astype(wide(x.dtype))
-    y = y * lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
-    return (y * scale).astype(x.dtype)
+def normalised(kind: str, x: Float[Array, "... M"], axes: int, eps: float) -> Float[Array, "... M"]:
+    """x over its statistic on the last `axes` axes, in at least float32.
 
-
-def layer_norm(
-    x: Float[Array, "... M"], scale: Float[Array, "M"], bias: Float[Array, "M"], eps: float
-) -> Float[Array, "... M"]:
-    """(x - mean) / sqrt(var + eps) * scale + bias, in at least float32, then rounded once."""
+    rms: sqrt(mean(x^2) + eps); layer: the same after the mean is taken out; l2: sqrt(sum(x^2) + eps).
+    """
+    along = tuple(range(-axes, 0))
     y = x.astype(wide(x.dtype))
-    y = y - jnp.mean(y, -1, keepdims=True)
-    y = y * lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
-    return (y * scale + bias).astype(x.dtype)
+    if kind == "layer":
+        y = y - y.mean(along, keepdims=True)
+    square = (y * y).sum(along, keepdims=True) if kind == "l2" else (y * y).mean(along, keepdims=True)
+    return y * lax.rsqrt(square + eps)
 
 
 def activate(kind: str, x: Float[Array, "... U"]) -> Float[Array, "... U"]:

@@ -9,8 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from attn import layout
 from attn.config import Config
-from attn.positions import FINE, LONGEST, Rope, rotary_tables
-from attn_jax.functional import layer_norm, rms_norm
+from attn_jax.functional import normalised
 
 
 def initializer(initial: layout.Initial) -> jax.nn.initializers.Initializer:
@@ -35,6 +34,11 @@ def working(name: str, x: Array, parameter: Array, dtype: Any) -> tuple[Array, A
     return x, parameter
 
 
+def attribute(leaf: layout.Leaf) -> str:
+    """The last word of a leaf's name: the parameter of its part."""
+    return leaf.name.rpartition(".")[2]
+
+
 class Part(nn.Module):
     """A part of a layout with its parameters, each under the last word of its neutral name."""
 
@@ -44,7 +48,7 @@ class Part(nn.Module):
 
     def setup(self):
         for leaf in self.leaves:
-            name = leaf.name.rpartition(".")[2]
+            name = attribute(leaf)
             setattr(self, name, self.param(name, initializer(leaf.initial), leaf.shape))
 
 
@@ -58,13 +62,16 @@ class Projection(Part):
 
 
 class Norm(Part):
-    """RMS or layer norm over the last axis; scale [M], and bias [M] for the layer norm."""
+    """Each vector over its root mean square, its deviation or its length, times scale (or 1 + scale), plus bias."""
 
     def __call__(self, x: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        x, scale = working(self.name, x, self.scale, self.dtype)
-        if self.part.kind == "layer":
-            return layer_norm(x, scale, self.bias, self.part.eps)
-        return rms_norm(x, scale, self.part.eps)
+        part = self.part
+        for parameter in self.leaves:
+            working(self.name, x, getattr(self, attribute(parameter)), self.dtype)
+        y = normalised(part.kind, x if self.dtype is None else x.astype(self.dtype), part.normalised, part.eps)
+        y = y * (self.scale + 1 if part.offset else self.scale).astype(y.dtype) if part.learned else y
+        y = y + self.bias.astype(y.dtype) if part.shift else y
+        return y.astype(self.dtype or x.dtype)
 
 
 class Table(Part):
@@ -80,23 +87,6 @@ class Table(Part):
         """x @ embedding^T: the head that is tied to the table."""
         x, table = working(self.name, x, self.embedding, self.dtype)
         return jnp.einsum("btm,vm->btv", x, table)
-
-
-class Rotary(nn.Module):
-    """Cosines and sines of a rope's angles at any position; no parameters."""
-
-    rope: Rope
-    width: int
-
-    def __call__(self, positions: Int[Array, "B T"], dtype: Any) -> tuple[Float[Array, "B T R/2"], ...]:
-        """cos and sin in `dtype`; NaN at a position outside 0..LONGEST-1."""
-        cos, sin = (jnp.asarray(table, dtype) for table in rotary_tables(self.rope, self.width))
-        coarse, fine = positions // FINE, positions % FINE
-        cos_fine, sin_fine, cos_coarse, sin_coarse = cos[0][fine], sin[0][fine], cos[1][coarse], sin[1][coarse]
-        inside = ((positions >= 0) & (positions < LONGEST))[..., None]
-        turned_cos = cos_fine * cos_coarse - sin_fine * sin_coarse
-        turned_sin = sin_fine * cos_coarse + cos_fine * sin_coarse
-        return jnp.where(inside, turned_cos, jnp.nan), jnp.where(inside, turned_sin, jnp.nan)
 
 
 PARTS = {layout.Projection: Projection, layout.Scale: Norm, layout.Table: Table}

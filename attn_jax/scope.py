@@ -23,6 +23,7 @@ class Scope:
         ledger: the cache's bookkeeping after this call, None without a cache.
         slots: where in the cache each token of x goes, [B T].
         given: what the call brought along, for the choice of a kernel: valid, segments, positions, ...
+        length: one length for all tokens of x, where it is known before the call: T, or a cache's capacity.
     """
 
     queries: Tokens
@@ -32,6 +33,7 @@ class Scope:
     ledger: Ledger | None = None
     slots: Array | None = None
     given: frozenset[str] = struct.field(pytree_node=False, default=frozenset())
+    length: int | None = struct.field(pytree_node=False, default=None)
 
     def mask(self, rule: Rule) -> Bool[Array, "B|1 H|1 T S"] | None:
         """Which query may see which key; None when every one may see all."""
@@ -71,6 +73,7 @@ def survey(
     given = {"valid": valid if context_length is None else context_valid, "segments": segments, "cache": ledger}
     given |= {"allowed": allowed, "bias": bias, "context": context_length, "positions": positions}
     counts = None if ledger is None else ledger.counts
+    capacity = None if ledger is None else ledger.capacity
     queries, counts, before = describe(
         batch, length, positions=positions, valid=valid, segments=segments, counts=counts
     )
@@ -85,15 +88,9 @@ def survey(
             # Within a sequence runs are compared; across two, only the numbers mean the same.
             queries = queries._replace(segments=rows(segments, batch))
             keys = keys._replace(segments=rows(context_segments, batch))
-    return Scope(
-        queries,
-        keys,
-        per_head(allowed),
-        per_head(bias),
-        ledger,
-        slots,
-        frozenset(name for name, value in given.items() if value is not None),
-    )
+    named = frozenset(name for name, value in given.items() if value is not None)
+    known = capacity if ledger is not None else length if valid is positions is segments is None else None
+    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, named, known)
 
 
 def per_head(array: Array | None) -> Array | None:

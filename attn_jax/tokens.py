@@ -88,3 +88,12 @@ def _advance(counts, length, valid, start, number, run):
     if number is None:
         return counts._replace(length=total)
     return Counts(total, start[:, -1], number.astype(jnp.int32), run[:, -1])
+
+
+def lengths(tokens: Tokens) -> Int[Array, "B|1 T|1"]:
+    """The largest valid position + 1 of each token's own sequence: its segment, or its row."""
+    positions = tokens.positions if tokens.valid is None else jnp.where(tokens.valid, tokens.positions, 0)
+    if tokens.segments is None:
+        return positions.max(axis=1, keepdims=True) + 1
+    same = tokens.segments[:, :, None] == tokens.segments[:, None, :]
+    return jnp.where(same, positions[:, None, :], 0).max(axis=2) + 1

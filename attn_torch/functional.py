@@ -1,9 +1,13 @@
 """Arithmetic without parameters: the plain form of everything the twins compute."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from attn_torch.scoring import Scoring
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -22,18 +26,18 @@ def attend(
     q: Float[Tensor, "B T H D"],
     k: Float[Tensor, "B S K D"],
     v: Float[Tensor, "B S K E"],
+    scoring: Scoring,
     *,
-    scale: float,
     allowed: Bool[Tensor, "B|1 H|1 T S"] | None = None,
     bias: Float[Tensor, "B|1 H|1 T S"] | None = None,
 ) -> Float[Tensor, "B T H E"]:
-    """softmax(q k^T * scale + bias over the allowed keys) v; 0, with zero gradient, for a query that may see nothing.
+    """softmax(cap(q k^T * scale) + bias over the allowed keys) v; 0, with zero gradient, where nothing may be seen.
 
-    Query head h reads key/value head h // G. Scores and weights are at least float32.
+    Query head h reads key/value head h // G. Scores and weights are at least float32; dropout acts on the weights.
     """
     B, T, H, _ = q.shape
     K, E = v.shape[2:]
-    weights = attention_weights(q, k, scale=scale, allowed=allowed, bias=bias).to(v.dtype)
+    weights = dropped(attention_weights(q, k, scoring, allowed=allowed, bias=bias), scoring).to(v.dtype)
     weights = weights.reshape(B, K, H // K, T, -1)
     attended = torch.einsum("bkgts,bske->btkge", weights.to(wide(v.dtype)), v.to(wide(v.dtype)))
     return attended.reshape(B, T, H, E).to(v.dtype)
@@ -42,31 +46,81 @@ def attend(
 def attention_weights(
     q: Float[Tensor, "B T H D"],
     k: Float[Tensor, "B S K D"],
+    scoring: Scoring,
     *,
-    scale: float,
     allowed: Bool[Tensor, "B|1 H|1 T S"] | None = None,
     bias: Float[Tensor, "B|1 H|1 T S"] | None = None,
 ) -> Float[Tensor, "B H T S"]:
-    """softmax(q k^T * scale + bias) over the allowed keys, in at least float32; a row that may see nothing is 0."""
+    """softmax(cap(q k^T * scale) + bias) over the allowed keys, in at least float32; 0 where nothing may be seen."""
     B, T, H, D = q.shape
     K = k.shape[2]
     q = q.reshape(B, T, K, H // K, D)
     scores = torch.einsum("btkgd,bskd->bkgts", q.to(wide(q.dtype)), k.to(wide(k.dtype)))
-    scores = scores.reshape(B, H, T, -1) * scale
+    scores = capped(scores.reshape(B, H, T, -1) * scoring.scale, scoring.softcap)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    return softmax(scores, allowed)
+    return softmax(scores, allowed, scoring.sinks)
 
 
-def softmax(scores: Float[Tensor, "B H T S"], allowed: Bool[Tensor, "B|1 H|1 T S"] | None) -> Float[Tensor, "B H T S"]:
-    """exp(scores) over its sum, over the allowed keys; a row without any is 0."""
-    if allowed is None:
+def capped(scores: Float[Tensor, "B H T S"], softcap: float | None) -> Float[Tensor, "B H T S"]:
+    """c * tanh(scores / c)."""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def softmax(
+    scores: Float[Tensor, "B H T S"],
+    allowed: Bool[Tensor, "B|1 H|1 T S"] | None,
+    sinks: Float[Tensor, "H"] | None = None,
+) -> Float[Tensor, "B H T S"]:
+    """exp(scores) over its sum, to which a head's sink adds one more, over the allowed keys; a row without any is 0."""
+    if allowed is None and sinks is None:
         return torch.softmax(scores, dim=-1)
-    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min / 2)
-    exponentials = torch.exp(scores - scores.amax(-1, keepdim=True).detach())
-    exponentials = exponentials.masked_fill(~allowed, 0)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min / 2)
+    peak = scores.amax(-1, keepdim=True)
+    if sinks is not None:
+        sinks = sinks.to(scores.dtype)[:, None, None]
+        peak = torch.maximum(peak, sinks)
+    peak = peak.detach()
+    exponentials = torch.exp(scores - peak)
+    if allowed is not None:
+        exponentials = exponentials.masked_fill(~allowed, 0)
     total = exponentials.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + torch.exp(sinks - peak)
     return exponentials / total.masked_fill(total == 0, 1)
+
+
+def dropped(weights: Float[Tensor, "B H T S"], scoring: Scoring) -> Float[Tensor, "B H T S"]:
+    """Each weight 0 with the probability of dropout, else divided by what is left."""
+    return weights if scoring.dropout == 0 else F.dropout(weights, scoring.dropout)
+
+
+def sigmoid(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """1 / (1 + exp(-x)), in at least float32, rounded once."""
+    return torch.sigmoid(x.to(wide(x.dtype))).to(x.dtype)
+
+
+def with_slopes(
+    bias: Float[Tensor, "B|1 H|1 T S"] | None,
+    slopes: tuple[float, ...] | None,
+    q: Int[Tensor, "B|1 T"],
+    k: Int[Tensor, "B|1 S"],
+    dtype: Any,
+) -> Float[Tensor, "B|1 H|1 T S"] | None:
+    """The bias of the scores with ALiBi's added, where there is any."""
+    if slopes is None:
+        return bias
+    distances = distance_bias(slopes, q, k, wide(dtype))
+    return distances if bias is None else distances + bias
+
+
+def distance_bias(
+    slopes: tuple[float, ...], q: Int[Tensor, "B T"], k: Int[Tensor, "B S"], dtype: Any
+) -> Float[Tensor, "B H T S"]:
+    """ALiBi: -slope_h * |q - k| for positions q and k."""
+    distance = torch.abs(q[:, None, :, None] - k[:, None, None, :]).to(dtype)
+    return -torch.tensor(slopes, dtype=dtype, device=q.device)[:, None, None] * distance
 
 
 def rotate(
@@ -87,18 +141,18 @@ def rotate(
     return torch.cat([turned.to(x.dtype), rest], -1)
 
 
-def rms_norm(x: Float[Tensor, "... M"], scale: Float[Tensor, "M"], eps: float) -> Float[Tensor, "... M"]:
-    """x / sqrt(mean(x^2) + eps) * scale, in at least float32, then rounded once."""
-    y = x.to(wide(x.dtype))
-    return F.rms_norm(y, y.shape[-1:], scale.to(y.dtype), eps).to(x.dtype)
+def normalised(kind: str, x: Float[Tensor, "... M"], axes: int, eps: float) -> Float[Tensor, "... M"]:
+    """x over its statistic on the last `axes` axes, in at least float32.
 
-
-def layer_norm(
-    x: Float[Tensor, "... M"], scale: Float[Tensor, "M"], bias: Float[Tensor, "M"], eps: float
-) -> Float[Tensor, "... M"]:
-    """(x - mean) / sqrt(var + eps) * scale + bias, in at least float32, then rounded once."""
+    rms: sqrt(mean(x^2) + eps); layer: the same after the mean is taken out; l2: sqrt(sum(x^2) + eps).
+    """
     y = x.to(wide(x.dtype))
-    return F.layer_norm(y, y.shape[-1:], scale.to(y.dtype), bias.to(y.dtype), eps).to(x.dtype)
+    if kind == "layer":
+        return F.layer_norm(y, y.shape[-axes:], eps=eps)
+    if kind == "rms":
+        return F.rms_norm(y, y.shape[-axes:], eps=eps)
+    along = tuple(range(-axes, 0))
+    return y * torch.rsqrt((y * y).sum(along, keepdim=True) + eps)
 
 
 def activate(kind: str, x: Float[Tensor, "... U"]) -> Float[Tensor, "... U"]:

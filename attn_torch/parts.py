@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from attn import layout
 from attn.config import Config
 from attn.letters import shape_of
-from attn.positions import FINE, LONGEST, Rope, rotary_tables
-from attn_torch.functional import layer_norm, rms_norm
+from attn_torch.functional import normalised
 
 
 def initialize(parameter: Tensor, initial: layout.Initial) -> None:
@@ -38,17 +37,22 @@ def working(name: str, x: Tensor, parameter: Tensor, dtype: torch.dtype | None) 
     return x, parameter
 
 
+def attribute(leaf: layout.Leaf) -> str:
+    """The last word of a leaf's name: the parameter of its part."""
+    return leaf.torch_name.rpartition(".")[2]
+
+
 class Part(nn.Module):
     """A part of a layout with its parameters, each under the last word of its PyTorch name."""
 
-    def __init__(self, part: Any, leaves: tuple[layout.Leaf, ...], dtype: torch.dtype | None = None):
+    def __init__(self, name: str, part: Any, leaves: tuple[layout.Leaf, ...], dtype: torch.dtype | None = None):
         super().__init__()
+        self.name = name
         self.part = part
         self.leaves = leaves
         self.dtype = dtype
-        self.name = leaves[0].name.split(".")[0]
         for leaf in leaves:
-            name = leaf.torch_name.rpartition(".")[2]
+            name = attribute(leaf)
             self.register_parameter(name, nn.Parameter(torch.empty(leaf.torch_shape)))
             initialize(getattr(self, name), leaf.initial)
         self.register_load_state_dict_pre_hook(keep_given_dtype)
@@ -57,8 +61,10 @@ class Part(nn.Module):
 class Projection(Part):
     """y = x @ weight^T + bias; weight [outputs, inputs], bias [outputs], both flat as in nn.Linear."""
 
-    def __init__(self, part: layout.Projection, leaves: tuple[layout.Leaf, ...], dtype: torch.dtype | None = None):
-        super().__init__(part, leaves, dtype)
+    def __init__(
+        self, name: str, part: layout.Projection, leaves: tuple[layout.Leaf, ...], dtype: torch.dtype | None = None
+    ):
+        super().__init__(name, part, leaves, dtype)
         self.flattened = len(part.inputs.split()) > 1
         outputs = leaves[0].shape[len(part.inputs.split()) :]
         self.outputs = outputs if len(outputs) > 1 else None
@@ -71,13 +77,16 @@ class Projection(Part):
 
 
 class Norm(Part):
-    """RMS or layer norm over the last axis; weight [M], and bias [M] for the layer norm."""
+    """Each vector over its root mean square, its deviation or its length, times scale (or 1 + scale), plus bias."""
 
     def forward(self, x: Float[Tensor, "... M"]) -> Float[Tensor, "... M"]:
-        x, scale = working(self.name, x, self.weight, self.dtype)
-        if self.part.kind == "layer":
-            return layer_norm(x, scale, self.bias, self.part.eps)
-        return rms_norm(x, scale, self.part.eps)
+        part = self.part
+        for parameter in self.leaves:
+            working(self.name, x, getattr(self, attribute(parameter)), self.dtype)
+        y = normalised(part.kind, x if self.dtype is None else x.to(self.dtype), part.normalised, part.eps)
+        y = y * (self.weight + 1 if part.offset else self.weight).to(y.dtype) if part.learned else y
+        y = y + self.bias.to(y.dtype) if part.shift else y
+        return y.to(self.dtype or x.dtype)
 
 
 class Table(Part):
@@ -98,46 +107,20 @@ class Table(Part):
         return F.linear(x, table)
 
 
-class Rotary(nn.Module):
-    """Cosines and sines of a rope's angles at any position; no parameters.
-
-    The tables are kept as the bits of floats, so that a change of the module's dtype does not round them.
-    """
-
-    def __init__(self, rope: Rope, width: int):
-        super().__init__()
-        self.rope = rope
-        self.width = width
-        tables = torch.stack([torch.from_numpy(table) for table in rotary_tables(rope, width)])
-        self.register_buffer("bits32", tables.float().view(torch.int32), persistent=False)
-        self.register_buffer("bits64", tables.view(torch.int64), persistent=False)
-
-    def forward(self, positions: Int[Tensor, "B T"], dtype: torch.dtype) -> tuple[Float[Tensor, "B T R/2"], ...]:
-        """cos and sin in `dtype`; NaN at a position outside 0..LONGEST-1."""
-        cos, sin = (self.bits64 if dtype == torch.float64 else self.bits32).view(dtype)
-        inside = (positions >= 0) & (positions < LONGEST)
-        positions = torch.where(inside, positions, 0)
-        coarse, fine = positions // FINE, positions % FINE
-        cos_fine, sin_fine, cos_coarse, sin_coarse = cos[0][fine], sin[0][fine], cos[1][coarse], sin[1][coarse]
-        turned_cos = cos_fine * cos_coarse - sin_fine * sin_coarse
-        turned_sin = sin_fine * cos_coarse + cos_fine * sin_coarse
-        outside = ~inside[..., None]
-        return turned_cos.masked_fill(outside, torch.nan), turned_sin.masked_fill(outside, torch.nan)
-
-
 PARTS = {layout.Projection: Projection, layout.Scale: Norm, layout.Table: Table}
 
 
 def declare(module: nn.Module, cfg: Config, dtype: torch.dtype | None) -> None:
     """Give a module the parts of its config's layout, each under its own name."""
     sizes = cfg.sizes()
+    module.register_load_state_dict_pre_hook(keep_given_dtype)
     for name, part in cfg.layout().items():
         leaves = tuple(part.leaves(name, sizes))
         if isinstance(part, layout.Vector):
             module.register_parameter(name, nn.Parameter(torch.empty(shape_of(part.axes, sizes))))
             initialize(getattr(module, name), leaves[0].initial)
         else:
-            module.add_module(name, PARTS[type(part)](part, leaves, dtype))
+            module.add_module(name, PARTS[type(part)](name, part, leaves, dtype))
 
 
 def keep_given_dtype(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:

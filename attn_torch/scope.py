@@ -25,6 +25,7 @@ class Scope:
         ledger: the cache's bookkeeping after this call, None without a cache.
         slots: where in the cache each token of x goes, [B T].
         given: what the call brought along, for the choice of a kernel: valid, segments, positions, ...
+        length: one length for all tokens of x, where it is known before the call: T, or a cache's capacity.
     """
 
     queries: Tokens
@@ -34,6 +35,7 @@ class Scope:
     ledger: Ledger | None = None
     slots: Tensor | None = None
     given: frozenset[str] = frozenset()
+    length: int | None = None
     _masks: list[tuple[Rule, Tensor | None]] = field(default_factory=list)
 
     def mask(self, rule: Rule) -> Bool[Tensor, "B|1 H|1 T S"] | None:
@@ -83,6 +85,7 @@ def survey(
     given = {"valid": valid if context_length is None else context_valid, "segments": segments, "cache": ledger}
     given |= {"allowed": allowed, "bias": bias, "context": context_length, "positions": positions}
     counts = None if ledger is None else ledger.counts
+    capacity = None if ledger is None else ledger.capacity
     queries, counts, before = describe(
         batch, length, positions=positions, valid=valid, segments=segments, counts=counts, device=device
     )
@@ -98,7 +101,8 @@ def survey(
             queries = queries._replace(segments=rows(segments, batch))
             keys = keys._replace(segments=rows(context_segments, batch))
     named = frozenset([name for name, value in given.items() if value is not None])
-    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, named)
+    known = capacity if ledger is not None else length if valid is positions is segments is None else None
+    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, named, known)
 
 
 def per_head(array: Tensor | None) -> Tensor | None:

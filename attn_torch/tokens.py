@@ -89,3 +89,12 @@ def _advance(counts, length, valid, start, number, run):
     if number is None:
         return counts._replace(length=total)
     return Counts(total, start[:, -1], number.long(), run[:, -1])
+
+
+def lengths(tokens: Tokens) -> Int[Tensor, "B|1 T|1"]:
+    """The largest valid position + 1 of each token's own sequence: its segment, or its row."""
+    positions = tokens.positions if tokens.valid is None else torch.where(tokens.valid, tokens.positions, 0)
+    if tokens.segments is None:
+        return positions.amax(dim=1, keepdim=True) + 1
+    same = tokens.segments[:, :, None] == tokens.segments[:, None, :]
+    return torch.where(same, positions[:, None, :], 0).amax(dim=2) + 1

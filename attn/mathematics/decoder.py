@@ -46,8 +46,8 @@ def norm(cfg, weights, name: str, x: np.ndarray) -> np.ndarray:
     if cfg.kind == "layer":
         x = x - x.mean(-1, keepdims=True)
     normalised = x / np.sqrt((x * x).mean(-1, keepdims=True) + cfg.eps)
-    y = normalised * weights[f"{name}.scale"]
-    return y + weights[f"{name}.bias"] if cfg.kind == "layer" else y
+    y = normalised * (weights[f"{name}.scale"] + (1 if cfg.offset else 0))
+    return y + weights[f"{name}.bias"] if f"{name}.bias" in weights else y
 
 
 def mlp(cfg, weights, x: np.ndarray) -> np.ndarray:

@@ -43,6 +43,16 @@ class Row:
         default = default_positions(self.valid, self.runs)
         self.positions = default if positions is None else row(positions, batch)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """The largest valid position + 1 of each token's own run, [B T]."""
+        lengths = np.ones(self.positions.shape, int)
+        for b in range(len(lengths)):
+            for t in range(lengths.shape[1]):
+                own = self.positions[b, self.valid[b] & (self.runs[b] == self.runs[b, t])]
+                lengths[b, t] = own.max(initial=0) + 1
+        return lengths
+
 
 def visible(rule, queries: Row, keys: Row, allowed, heads: int) -> np.ndarray:
     """Whether query t of head h may see key s: the rule, validity, segments and `allowed` must all agree. [B H T S]."""

@@ -14,12 +14,15 @@ class NormConfig(Frozen):
     `rms`: x / sqrt(mean(x^2) + eps) * scale (Zhang and Sennrich 2019).
     `layer`: (x - mean) / sqrt(var + eps) * scale + bias (Ba et al. 2016).
 
-    Statistics are computed in at least float32.
+    With `offset` the multiplier is 1 + scale (Gemma); without `bias` a layer norm only scales (Cohere). Statistics
+    are computed in at least float32.
     """
 
     kind: Literal["rms", "layer"] = "rms"
     eps: float = Field(default=1e-5, ge=0)
+    offset: bool = False
+    bias: bool = True
 
     def part(self) -> Scale:
         """The parameters of this norm over the model's width."""
-        return Scale("M", kind=self.kind, eps=self.eps)
+        return Scale("M", self.kind, self.eps, offset=self.offset, shift=self.kind == "layer" and self.bias)

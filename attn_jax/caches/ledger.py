@@ -46,6 +46,11 @@ class Ledger:
         """The rows that hold more tokens than there are slots; what is computed for them is NaN."""
         return self.counts.length > self.capacity
 
+    def poison(self, y: Array) -> Array:
+        """y, with NaN in the rows that overflowed."""
+        overflowed = self.overflowed.reshape(-1, *(1,) * (y.ndim - 1))
+        return jnp.where(overflowed, jnp.nan, y)
+
     def tokens(self) -> Tokens:
         """The tokens in the slots; a slot is valid once it has been written."""
         valid = jnp.arange(self.capacity)[None] < self.counts.length[:, None]

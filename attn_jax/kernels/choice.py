@@ -3,28 +3,31 @@
 import jax
 from jaxtyping import Array, Float
 
-from attn.kernels import Facts, Row, check_given, check_name, choose
+from attn.kernels import Facts, Row, biased, check_given, check_name, choose, options
+from attn.masks import Rule
 from attn.variants.base import AttentionConfig
 from attn_jax.kernels import plain
 from attn_jax.scope import Scope
+from attn_jax.scoring import Scoring
 
 KERNELS = {"plain": plain.attend}
 REFUSALS = {"plain": plain.refusal}
 
 
 def attend(
-    cfg: AttentionConfig,
+    rule: Rule,
     scope: Scope,
+    scoring: Scoring,
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
     v: Float[Array, "B S K E"],
     *,
-    scale: float,
+    bias: Float[Array, "B|1 H|1 T S"] | None = None,
     kernel: str | None = None,
 ) -> Float[Array, "B T H E"]:
     """The attended value, by the kernel that fits or the one that is forced."""
     facts = Facts(
-        rule=cfg.rule,
+        rule=rule,
         queries=q.shape[1],
         keys=k.shape[1],
         dim_k=q.shape[3],
@@ -32,10 +35,11 @@ def attend(
         dtype=q.dtype.name,
         device=jax.default_backend(),
         training=False,
-        given=scope.given,
+        given=scope.given if bias is None else scope.given | {"bias"},
+        options=scoring.options,
     )
     name = next(row.kernel for row in choose(REFUSALS, facts, kernel) if row.chosen)
-    return KERNELS[name](cfg, scope, q, k, v, scale=scale)
+    return KERNELS[name](rule, scope, scoring, q, k, v, bias)
 
 
 def check_kernel(kernel: str | None) -> None:
@@ -67,6 +71,7 @@ def explain(
         dtype=dtype,
         device=device or jax.default_backend(),
         training=training,
-        given=check_given(given),
+        given=check_given(given) | biased(cfg),
+        options=options(cfg, training),
     )
     return choose(REFUSALS, facts)

@@ -3,9 +3,10 @@
 from jaxtyping import Array, Float
 
 from attn.kernels import Facts
-from attn.variants.base import AttentionConfig
+from attn.masks import Rule
 from attn_jax import functional
 from attn_jax.scope import Scope
+from attn_jax.scoring import Scoring
 
 
 def refusal(facts: Facts) -> str | None:
@@ -15,13 +16,15 @@ def refusal(facts: Facts) -> str | None:
 
 
 def attend(
-    cfg: AttentionConfig,
+    rule: Rule,
     scope: Scope,
+    scoring: Scoring,
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
     v: Float[Array, "B S K E"],
-    *,
-    scale: float,
+    bias: Float[Array, "B|1 H|1 T S"] | None,
 ) -> Float[Array, "B T H E"]:
-    """softmax(q k^T * scale + bias) v over the keys that each query may see."""
-    return functional.attend(q, k, v, scale=scale, allowed=scope.mask(cfg.rule), bias=scope.bias)
+    """softmax(cap(q k^T * scale) + bias) v over the keys that each query may see."""
+    slopes, positions = scoring.slopes, (scope.queries.positions, scope.keys.positions)
+    bias = functional.with_slopes(bias, slopes, *positions, q.dtype)
+    return functional.attend(q, k, v, scoring, allowed=scope.mask(rule), bias=bias)

@@ -3,14 +3,17 @@
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn.call import check_call
+from attn.positions import Alibi, Buckets
 from attn.variants.base import AttentionConfig
+from attn_jax import functional, kernels
 from attn_jax.caches.cache import Cache
-from attn_jax.functional import select
 from attn_jax.parts import declare
 from attn_jax.scope import Scope, check_values, survey
+from attn_jax.scoring import Scoring
 
 
 class AttentionModule(nn.Module):
@@ -43,11 +46,13 @@ class AttentionModule(nn.Module):
         context_valid: Bool[Array, "B S"] | None = None,
         context_segments: Int[Array, "B S"] | None = None,
         cache: Cache | None = None,
+        deterministic: bool = True,
     ) -> Any:
         """y [B T M] (or [B T E] without an output projection); with a cache, (y, cache).
 
         `valid`, `positions` and `segments` ([B T] or [T]) describe x, `context_*` the context; `allowed` and `bias` are
         [T S], [B T S] or [B|1 H|1 T S]. True means: may attend, real token. Where a token is invalid y is exactly 0.
+        Without `deterministic`, dropout draws from the "dropout" rng.
 
         Raises:
             ValueError: an argument contradicts the config or another argument; nothing is computed.
@@ -57,8 +62,11 @@ class AttentionModule(nn.Module):
         call |= {"context_segments": context_segments}
         scope = self._open(x, context, call, cache)
         store = None if cache is None else cache.stores[0]
-        y, store = self.within(scope, x, context, store)
-        return y if cache is None else (y, cache.after(scope, (store,)))
+        y, store = self.within(scope, x, context, store, deterministic)
+        if cache is None:
+            return y
+        cache = cache.after(scope, (store,))
+        return cache.ledger.poison(y), cache
 
     def attention_weights(
         self,
@@ -87,6 +95,7 @@ class AttentionModule(nn.Module):
         x: Float[Array, "B T M"],
         context: Float[Array, "B S X"] | None = None,
         store: Any = None,
+        deterministic: bool = True,
     ) -> tuple[Array, Any]:
         """The computation itself, in a scope that is already surveyed: (y, store)."""
         raise NotImplementedError
@@ -105,5 +114,50 @@ class AttentionModule(nn.Module):
         return survey(*x.shape[:2], length, **call, ledger=None if cache is None else cache.ledger)
 
     def _selected(self, scope, x, context):
-        x = select(scope.queries.valid, x)
-        return x, x if context is None else select(scope.keys.valid, context)
+        x = functional.select(scope.queries.valid, x)
+        return x, x if context is None else functional.select(scope.keys.valid, context)
+
+    def _scoring(self, deterministic):
+        alibi = self.cfg.position_bias if isinstance(self.cfg.position_bias, Alibi) else None
+        slopes = None if alibi is None else tuple(alibi.slopes(self.cfg.heads).tolist())
+        sinks = self.sinks if self.cfg.sinks else None
+        dropout = 0.0 if deterministic else self.cfg.dropout
+        return Scoring(
+            self.cfg.score_scale,
+            self.cfg.softcap,
+            slopes,
+            sinks,
+            dropout,
+            self.make_rng("dropout") if dropout else None,
+        )
+
+    def _bias(self, scope):
+        buckets = self.cfg.position_bias
+        if not isinstance(buckets, Buckets):
+            return scope.bias
+        distance = scope.keys.positions[:, None, :] - scope.queries.positions[:, :, None]
+        far = buckets.max_distance
+        bucket = jnp.asarray(buckets.table())[jnp.clip(distance, -far, far) + far]
+        bias = jnp.moveaxis(self.position_bias(bucket), -1, 1)
+        return bias if scope.bias is None else bias + scope.bias.astype(bias.dtype)
+
+    def _attend(self, scope, q, k, v, deterministic):
+        scoring, bias = self._scoring(deterministic), self._bias(scope)
+        return kernels.attend(self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=self.kernel)
+
+    def _weights(self, scope, q, k):
+        scoring, bias, mask = (
+            self._scoring(deterministic=True)._replace(dropout=0.0),
+            self._bias(scope),
+            scope.mask(self.cfg.rule),
+        )
+        bias = functional.with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
+        weights = functional.attention_weights(q, k, scoring, allowed=mask, bias=bias)
+        return functional.select(scope.queries.valid, weights.swapaxes(1, 2)).swapaxes(1, 2)
+
+    def _finish(self, scope, x, attended):
+        if self.cfg.output_gate is not None:
+            gate = functional.sigmoid(self.gate(x))
+            attended = attended * (gate if self.cfg.output_gate == "elementwise" else gate[..., None])
+        y = self.out(attended) if "out" in self.cfg.projections else attended.reshape(*x.shape[:2], -1)
+        return functional.select(scope.queries.valid, y)

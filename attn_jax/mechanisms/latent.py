@@ -4,7 +4,6 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from attn_jax import functional, kernels
 from attn_jax.caches.store import extend
 from attn_jax.mechanisms.base import AttentionModule
 from attn_jax.scope import Scope
@@ -19,26 +18,22 @@ class LatentAttention(AttentionModule):
         x: Float[Array, "B T M"],
         context: Float[Array, "B S X"] | None = None,
         store: Any = None,
+        deterministic: bool = True,
     ) -> tuple[Array, Any]:
         """(y, store) in a scope that is already surveyed."""
+        x, context = self._selected(scope, x, context)
         q, latent, store = self._latent(scope, x, context, store)
-        k, v = self.k_up(latent), self.v_up(latent)
-        attended = kernels.attend(self.cfg, scope, q, k, v, scale=self.cfg.score_scale, kernel=self.kernel)
-        return functional.select(scope.queries.valid, self.out(attended)), store
+        attended = self._attend(scope, q, self.k_up(latent), self.v_up(latent), deterministic)
+        return self._finish(scope, x, attended), store
 
     def weights_within(
         self, scope: Scope, x: Float[Array, "B T M"], context: Float[Array, "B S X"] | None = None
     ) -> Float[Array, "B H T S"]:
         """The attention weights in a scope that is already surveyed."""
-        q, latent, _ = self._latent(scope, x, context, None)
-        mask = scope.mask(self.cfg.rule)
-        weights = functional.attention_weights(
-            q, self.k_up(latent), scale=self.cfg.score_scale, allowed=mask, bias=scope.bias
-        )
-        return functional.select(scope.queries.valid, weights.swapaxes(1, 2)).swapaxes(1, 2)
+        q, latent, _ = self._latent(scope, *self._selected(scope, x, context), None)
+        return self._weights(scope, q, self.k_up(latent))
 
     def _latent(self, scope, x, context, store):
-        x, context = self._selected(scope, x, context)
         q, latent = self.q(x), self.kv_down(context)
         if store is not None:
             store, kept = extend(store, scope, latent=latent)

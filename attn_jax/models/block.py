@@ -22,8 +22,10 @@ class Block(nn.Module):
         declare(self, self.cfg, self.dtype)
         self.mlp = MLP(self.cfg.mlp, self.dtype)
 
-    def __call__(self, scope: Scope, x: Float[Array, "B T M"], store: Any = None) -> tuple[Array, Any]:
+    def __call__(
+        self, scope: Scope, x: Float[Array, "B T M"], store: Any = None, deterministic: bool = True
+    ) -> tuple[Array, Any]:
         """(y, store) in a scope that is already surveyed."""
-        attended, store = self.attention.within(scope, self.attention_norm(x), store=store)
+        attended, store = self.attention.within(scope, self.attention_norm(x), None, store, deterministic)
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), store

@@ -44,6 +44,7 @@ class Decoder(nn.Module):
         valid: Bool[Array, "B T"] | None = None,
         segments: Int[Array, "B T"] | None = None,
         cache: Cache | None = None,
+        deterministic: bool = True,
     ) -> Any:
         """logits [B T V], at least float32; with a cache, (logits, cache). Where a token is invalid they are exactly 0.
 
@@ -58,11 +59,11 @@ class Decoder(nn.Module):
         if scope.queries.valid is not None:
             tokens = jnp.where(scope.queries.valid, tokens, 0)
         stores = (None,) * self.cfg.layers if cache is None else cache.stores
-        logits, stores = self._through(scope, tokens, stores)
+        logits, stores = self._through(scope, tokens, stores, deterministic)
         if cache is None:
             return logits
         cache = cache.after(scope, stores)
-        return jnp.where(cache.ledger.overflowed[:, None, None], jnp.nan, logits), cache
+        return cache.ledger.poison(logits), cache
 
     def check(
         self,
@@ -83,14 +84,14 @@ class Decoder(nn.Module):
             if self.cfg.learned_positions is not None and positions is not None:
                 check_range("positions", int(positions.min()), int(positions.max()), self.cfg.learned_positions)
 
-    def _through(self, scope, tokens, stores):
+    def _through(self, scope, tokens, stores, deterministic):
         x = self.embed(tokens)
         if self.cfg.learned_positions is not None:
             x = x + self.positions(scope.queries.positions)
         x = select(scope.queries.valid, x)
         kept = []
         for layer, store in zip(self.layers, stores, strict=True):
-            x, store = layer(scope, x, store)
+            x, store = layer(scope, x, store, deterministic)
             kept.append(store)
         x = self.norm(x)
         logits = self.embed.attend(x) if self.cfg.tied else self.head(x)

@@ -51,6 +51,11 @@ class Ledger:
         """The rows that hold more tokens than there are slots; what is computed for them is NaN."""
         return self.counts.length > self.capacity
 
+    def poison(self, y: Tensor) -> Tensor:
+        """y, with NaN in the rows that overflowed."""
+        overflowed = self.overflowed.reshape(-1, *(1,) * (y.ndim - 1))
+        return y.masked_fill(overflowed, torch.nan)
+
     def tokens(self) -> Tokens:
         """The tokens in the slots; a slot is valid once it has been written."""
         valid = torch.arange(self.capacity, device=self.positions.device)[None] < self.counts.length[:, None]

@@ -5,10 +5,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn.call import dtype_name
-from attn.kernels import Facts, Row, check_given, check_name, choose
+from attn.kernels import Facts, Row, biased, check_given, check_name, choose, options
+from attn.masks import Rule
 from attn.variants.base import AttentionConfig
 from attn_torch.kernels import plain, sdpa
 from attn_torch.scope import Scope
+from attn_torch.scoring import Scoring
 
 KERNELS = {
     "sdpa_full": sdpa.full,
@@ -25,18 +27,19 @@ REFUSALS = {
 
 
 def attend(
-    cfg: AttentionConfig,
+    rule: Rule,
     scope: Scope,
+    scoring: Scoring,
     q: Float[Tensor, "B T H D"],
     k: Float[Tensor, "B S K D"],
     v: Float[Tensor, "B S K E"],
     *,
-    scale: float,
+    bias: Float[Tensor, "B|1 H|1 T S"] | None = None,
     kernel: str | None = None,
 ) -> Float[Tensor, "B T H E"]:
     """The attended value, by the kernel that fits or the one that is forced."""
     facts = Facts(
-        rule=cfg.rule,
+        rule=rule,
         queries=q.shape[1],
         keys=k.shape[1],
         dim_k=q.shape[3],
@@ -44,10 +47,11 @@ def attend(
         dtype=dtype_name(q),
         device=q.device.type,
         training=torch.is_grad_enabled() and q.requires_grad,
-        given=scope.given,
+        given=scope.given if bias is None else scope.given | {"bias"},
+        options=scoring.options,
     )
     name = next(row.kernel for row in choose(REFUSALS, facts, kernel) if row.chosen)
-    return KERNELS[name](cfg, scope, q, k, v, scale=scale)
+    return KERNELS[name](rule, scope, scoring, q, k, v, bias)
 
 
 def check_kernel(kernel: str | None) -> None:
@@ -79,6 +83,7 @@ def explain(
         dtype=dtype,
         device=device or "cpu",
         training=training,
-        given=check_given(given),
+        given=check_given(given) | biased(cfg),
+        options=options(cfg, training),
     )
     return choose(REFUSALS, facts)

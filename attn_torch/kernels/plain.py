@@ -4,9 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn.kernels import Facts
-from attn.variants.base import AttentionConfig
+from attn.masks import Rule
 from attn_torch import functional
 from attn_torch.scope import Scope
+from attn_torch.scoring import Scoring
 
 
 def refusal(facts: Facts) -> str | None:
@@ -16,13 +17,15 @@ def refusal(facts: Facts) -> str | None:
 
 
 def attend(
-    cfg: AttentionConfig,
+    rule: Rule,
     scope: Scope,
+    scoring: Scoring,
     q: Float[Tensor, "B T H D"],
     k: Float[Tensor, "B S K D"],
     v: Float[Tensor, "B S K E"],
-    *,
-    scale: float,
+    bias: Float[Tensor, "B|1 H|1 T S"] | None,
 ) -> Float[Tensor, "B T H E"]:
-    """softmax(q k^T * scale + bias) v over the keys that each query may see."""
-    return functional.attend(q, k, v, scale=scale, allowed=scope.mask(cfg.rule), bias=scope.bias)
+    """softmax(cap(q k^T * scale) + bias) v over the keys that each query may see."""
+    slopes, positions = scoring.slopes, (scope.queries.positions, scope.keys.positions)
+    bias = functional.with_slopes(bias, slopes, *positions, q.dtype)
+    return functional.attend(q, k, v, scoring, allowed=scope.mask(rule), bias=bias)

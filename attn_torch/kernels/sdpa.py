@@ -6,9 +6,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn.kernels import Facts
-from attn.masks import Causal, Full
-from attn.variants.base import AttentionConfig
+from attn.masks import Causal, Full, Rule
+from attn_torch.functional import with_slopes
 from attn_torch.scope import Scope
+from attn_torch.scoring import Scoring
 
 
 def full_refusal(facts: Facts) -> str | None:
@@ -28,40 +29,51 @@ def causal_refusal(facts: Facts) -> str | None:
 
 
 def masked_refusal(facts: Facts) -> str | None:
-    """Never: any rule can be written as a mask."""
-    del facts
-    return None
+    """Why this call cannot be written as a mask."""
+    return _missing(facts)
 
 
 def _masking(facts: Facts) -> str | None:
-    needs = sorted(facts.given & {"valid", "segments", "allowed", "bias", "cache"})
-    return f"{' and '.join(needs)} must enter a mask" if needs else None
+    needs = sorted(facts.given & {"valid", "segments", "allowed", "bias", "cache"} | facts.options & {"alibi"})
+    return f"{' and '.join(needs)} must enter a mask" if needs else _missing(facts)
 
 
-def full(cfg: AttentionConfig, scope: Scope, q: Float[Tensor, "B T H D"], k, v, *, scale: float) -> Tensor:
+def _missing(facts: Facts) -> str | None:
+    lacking = sorted(facts.options & {"softcap", "sinks"})
+    return f"PyTorch's fused attention has no {' or '.join(lacking)}" if lacking else None
+
+
+def full(rule: Rule, scope: Scope, scoring: Scoring, q: Float[Tensor, "B T H D"], k, v, bias) -> Tensor:
     """softmax(q k^T * scale) v over all keys."""
-    del cfg, scope
-    return _sdpa(q, k, v, scale)
+    del rule, scope, bias
+    return _sdpa(q, k, v, scoring)
 
 
-def causal(cfg: AttentionConfig, scope: Scope, q: Float[Tensor, "B T H D"], k, v, *, scale: float) -> Tensor:
+def causal(rule: Rule, scope: Scope, scoring: Scoring, q: Float[Tensor, "B T H D"], k, v, bias) -> Tensor:
     """softmax(q k^T * scale) v over the keys up to the query's own index."""
-    del cfg, scope
-    return _sdpa(q, k, v, scale, is_causal=q.shape[1] > 1)
+    del rule, scope, bias
+    return _sdpa(q, k, v, scoring, is_causal=q.shape[1] > 1)
 
 
-def masked(cfg: AttentionConfig, scope: Scope, q: Float[Tensor, "B T H D"], k, v, *, scale: float) -> Tensor:
+def masked(rule: Rule, scope: Scope, scoring: Scoring, q: Float[Tensor, "B T H D"], k, v, bias) -> Tensor:
     """softmax(q k^T * scale + bias) v over the keys that each query may see."""
-    mask = scope.mask(cfg.rule)
-    if scope.bias is not None:
-        mask = scope.bias.to(q.dtype) if mask is None else torch.where(mask, scope.bias.to(q.dtype), -torch.inf)
-    return _sdpa(q, k, v, scale, attn_mask=mask)
+    mask = scope.mask(rule)
+    bias = with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
+    if bias is not None:
+        mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), -torch.inf)
+    return _sdpa(q, k, v, scoring, attn_mask=mask)
 
 
-def _sdpa(q, k, v, scale: float, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+def _sdpa(q, k, v, scoring: Scoring, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    grouped = q.shape[1] != k.shape[1]
     attended = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
+        q,
+        k,
+        v,
+        attn_mask=attn_mask,
+        dropout_p=scoring.dropout,
+        is_causal=is_causal,
+        scale=scoring.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
     )
     return attended.transpose(1, 2)

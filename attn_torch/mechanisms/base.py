@@ -7,11 +7,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attn.call import check_call
+from attn.positions import Alibi, Buckets
 from attn.variants.base import AttentionConfig
+from attn_torch import functional, kernels
 from attn_torch.caches.cache import Cache
-from attn_torch.functional import select
 from attn_torch.parts import declare
 from attn_torch.scope import Scope, check_values, survey
+from attn_torch.scoring import Scoring
 
 
 class AttentionModule(nn.Module):
@@ -59,7 +61,10 @@ class AttentionModule(nn.Module):
         scope = self._open(x, context, call, cache)
         store = None if cache is None else cache.stores[0]
         y, store = self.within(scope, x, context, store)
-        return y if cache is None else (y, cache.after(scope, (store,)))
+        if cache is None:
+            return y
+        cache = cache.after(scope, (store,))
+        return cache.ledger.poison(y), cache
 
     def attention_weights(
         self,
@@ -106,5 +111,39 @@ class AttentionModule(nn.Module):
         return survey(*x.shape[:2], length, **call, ledger=None if cache is None else cache.ledger, device=x.device)
 
     def _selected(self, scope, x, context):
-        x = select(scope.queries.valid, x)
-        return x, x if context is None else select(scope.keys.valid, context)
+        x = functional.select(scope.queries.valid, x)
+        return x, x if context is None else functional.select(scope.keys.valid, context)
+
+    def _scoring(self):
+        alibi = self.cfg.position_bias if isinstance(self.cfg.position_bias, Alibi) else None
+        slopes = None if alibi is None else tuple(alibi.slopes(self.cfg.heads).tolist())
+        sinks = self.sinks if self.cfg.sinks else None
+        dropout = self.cfg.dropout if self.training else 0.0
+        return Scoring(self.cfg.score_scale, self.cfg.softcap, slopes, sinks, dropout)
+
+    def _bias(self, scope):
+        buckets = self.cfg.position_bias
+        if not isinstance(buckets, Buckets):
+            return scope.bias
+        distance = scope.keys.positions[:, None, :] - scope.queries.positions[:, :, None]
+        far = buckets.max_distance
+        table = torch.tensor(buckets.table().tolist(), device=distance.device)
+        bias = self.position_bias(table[distance.clamp(-far, far) + far]).movedim(-1, 1)
+        return bias if scope.bias is None else bias + scope.bias.to(bias.dtype)
+
+    def _attend(self, scope, q, k, v):
+        scoring, bias = self._scoring(), self._bias(scope)
+        return kernels.attend(self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=self.kernel)
+
+    def _weights(self, scope, q, k):
+        scoring, bias, mask = self._scoring()._replace(dropout=0.0), self._bias(scope), scope.mask(self.cfg.rule)
+        bias = functional.with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
+        weights = functional.attention_weights(q, k, scoring, allowed=mask, bias=bias)
+        return functional.select(scope.queries.valid, weights.transpose(1, 2)).transpose(1, 2)
+
+    def _finish(self, scope, x, attended):
+        if self.cfg.output_gate is not None:
+            gate = functional.sigmoid(self.gate(x))
+            attended = attended * (gate if self.cfg.output_gate == "elementwise" else gate[..., None])
+        y = self.out(attended) if "out" in self.cfg.projections else attended.reshape(*x.shape[:2], -1)
+        return functional.select(scope.queries.valid, y)

@@ -7,11 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn.variants.softmax.base import SoftmaxConfig
-from attn_torch import functional, kernels
+from attn_torch import functional
 from attn_torch.caches.store import extend
 from attn_torch.mechanisms.base import AttentionModule
-from attn_torch.parts import Rotary
+from attn_torch.rotary import Tables, angles
 from attn_torch.scope import Scope
+from attn_torch.tokens import lengths
 
 
 class SoftmaxAttention(AttentionModule):
@@ -20,7 +21,7 @@ class SoftmaxAttention(AttentionModule):
     def __init__(self, cfg: SoftmaxConfig, dtype: torch.dtype | None = None, kernel: str | None = None):
         super().__init__(cfg, dtype, kernel)
         if cfg.rope is not None:
-            self.rotary = Rotary(cfg.rope, cfg.rope.rotated(cfg.head_dim))
+            self.rotary = Tables(cfg.rope, cfg.rope.rotated(cfg.head_dim))
 
     def within(
         self,
@@ -30,30 +31,36 @@ class SoftmaxAttention(AttentionModule):
         store: Any = None,
     ) -> tuple[Tensor, Any]:
         """(y, store) in a scope that is already surveyed."""
+        x, context = self._selected(scope, x, context)
         q, k, v, store = self._heads(scope, x, context, store)
-        attended = kernels.attend(self.cfg, scope, q, k, v, scale=self.cfg.score_scale, kernel=self.kernel)
-        attended = self.out(attended) if "out" in self.cfg.projections else attended.reshape(*x.shape[:2], -1)
-        return functional.select(scope.queries.valid, attended), store
+        return self._finish(scope, x, self._attend(scope, q, k, v)), store
 
     def weights_within(
         self, scope: Scope, x: Float[Tensor, "B T M"], context: Float[Tensor, "B S X"] | None = None
     ) -> Float[Tensor, "B H T S"]:
         """The attention weights in a scope that is already surveyed."""
-        q, k, _, _ = self._heads(scope, x, context, None)
-        mask = scope.mask(self.cfg.rule)
-        weights = functional.attention_weights(q, k, scale=self.cfg.score_scale, allowed=mask, bias=scope.bias)
-        return functional.select(scope.queries.valid, weights.transpose(1, 2)).transpose(1, 2)
+        q, k, _, _ = self._heads(scope, *self._selected(scope, x, context), None)
+        return self._weights(scope, q, k)
 
     def _heads(self, scope, x, context, store):
-        x, context = self._selected(scope, x, context)
         q, k, v = self.q(x), self.k(context), self.v(context)
+        q, k = self._normed(q, k, "before")
         if self.cfg.rope is not None:
-            q, k = self._turn(q, scope.queries), self._turn(k, scope.queries if context is x else scope.keys)
+            q = self._turn(q, scope.queries, scope.length)
+            k = self._turn(k, scope.queries, scope.length) if context is x else self._turn(k, scope.keys, None)
+        q, k = self._normed(q, k, "after")
         if store is not None:
             store, kept = extend(store, scope, k=k, v=v)
             k, v = kept["k"].to(q.dtype), kept["v"].to(q.dtype)
         return q, k, v, store
 
-    def _turn(self, heads, tokens):
-        cos, sin = self.rotary(tokens.positions, functional.wide(heads.dtype))
-        return functional.rotate(heads, cos, sin, self.cfg.rope.layout)
+    def _normed(self, q, k, place):
+        norm = self.cfg.qk_norm
+        return (q, k) if norm is None or norm.place != place else (self.q_norm(q), self.k_norm(k))
+
+    def _turn(self, heads, tokens, length):
+        rope = self.cfg.rope
+        if rope.by_length and length is None:
+            length = lengths(tokens)
+        cos, sin = angles(self.rotary, tokens.positions, length, functional.wide(heads.dtype))
+        return functional.rotate(heads, cos, sin, rope.layout)

@@ -62,7 +62,7 @@ class Decoder(nn.Module):
         if cache is None:
             return logits
         cache = cache.after(scope, stores)
-        return logits.masked_fill(cache.ledger.overflowed[:, None, None], torch.nan), cache
+        return cache.ledger.poison(logits), cache
 
     def check(
         self,

@@ -1,17 +1,18 @@
 """Multi-head latent attention: keys and values of all heads are read from one small latent per token."""
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from attn.config import Size
 from attn.layout import Layout, Projection
 from attn.masks import Full, Mask, Rule
-from attn.variants.base import AttentionConfig, biases_match, divides
+from attn.variants.base import biases_match, divides
+from attn.variants.scored import ScoredConfig
 from attn.variants.softmax.base import Bias, like_input
 
 
-class MultiHeadLatentAttentionConfig(AttentionConfig):
+class MultiHeadLatentAttentionConfig(ScoredConfig):
     """A latent of C = kv_lora_rank numbers stands for the keys and values of every head (DeepSeek-V2, section 2.1).
 
     l = c Wdown        [B S C]        k_h = l Wk_h        [B S D]        v_h = l Wv_h        [B S E]
@@ -29,7 +30,6 @@ class MultiHeadLatentAttentionConfig(AttentionConfig):
     dim_k: Size = Field(default_factory=like_input)
     dim_v: Size = Field(default_factory=like_input)
     bias: Bias = False
-    scale: Annotated[float, Field(gt=0)] | None = None
     mask: Mask = Full()
     context_dim: Size | None = None
 
@@ -56,15 +56,14 @@ class MultiHeadLatentAttentionConfig(AttentionConfig):
         return ("q", "kv_down", "k_up", "v_up", "out")
 
     def sizes(self) -> dict[str, int]:
-        sizes = {"M": self.input_dim, "H": self.heads, "K": self.heads, "C": self.kv_lora_rank}
-        sizes |= {"D": self.dim_k // self.heads, "E": self.dim_v // self.heads}
-        return sizes if self.reads is None else sizes | {"X": self.reads}
+        return super().sizes() | {"C": self.kv_lora_rank}
 
     def layout(self) -> Layout:
         source = "M" if self.reads is None else "X"
         axes = {"q": "M -> H D", "kv_down": f"{source} -> C", "k_up": "C -> H D", "v_up": "C -> H E", "out": "H E -> M"}
         biased = self.biased(self.projections)
-        return {name: Projection(axes[name], bias=biased[name]) for name in self.projections}
+        layout: Layout = {name: Projection(axes[name], bias=biased[name]) for name in self.projections}
+        return layout | self.options()
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:

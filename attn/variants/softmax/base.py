@@ -9,13 +9,15 @@ where c is the context, or x itself, and scale = 1/sqrt(D) unless given (Vaswani
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from attn.config import Size, Tuple
 from attn.layout import Layout, Projection
 from attn.masks import Full, Mask, Rule
-from attn.positions import Rope
-from attn.variants.base import AttentionConfig, biases_match, divides
+from attn.rope import AnyRope, Rotation
+from attn.variants.base import biases_match, divides
+from attn.variants.scored import ScoredConfig
+from attn.variants.softmax.qk_norm import QKNorm
 
 Bias = Annotated[bool | tuple[bool, ...], Tuple]
 
@@ -25,18 +27,18 @@ def like_input(fields: dict) -> int:
     return fields["input_dim"]
 
 
-class SoftmaxConfig(AttentionConfig):
+class SoftmaxConfig(ScoredConfig):
     """The options of every softmax variant.
 
     Attributes:
         bias: all projections, none, or one answer for each of q, k, v, out.
         rope: rotary positions, turned into queries and keys after their projection.
-        scale: the multiplier of the scores; 1/sqrt(D) when None.
+        qk_norm: a norm on queries and keys, before or after they are turned.
     """
 
     bias: Bias = False
-    rope: Rope | None = None
-    scale: Annotated[float, Field(gt=0)] | None = None
+    rope: AnyRope | None = None
+    qk_norm: QKNorm | None = None
 
     @property
     def kept(self) -> dict[str, str]:
@@ -47,16 +49,14 @@ class SoftmaxConfig(AttentionConfig):
         """D, the width of a query/key head."""
         return self.dim_k // self.heads
 
-    def sizes(self) -> dict[str, int]:
-        sizes = {"M": self.input_dim, "H": self.heads, "K": self.kv_heads}
-        sizes |= {"D": self.dim_k // self.heads, "E": self.dim_v // self.heads}
-        return sizes if self.reads is None else sizes | {"X": self.reads}
-
     def layout(self) -> Layout:
         source = "M" if self.reads is None else "X"
         axes = {"q": "M -> H D", "k": f"{source} -> K D", "v": f"{source} -> K E", "out": "H E -> M"}
         biased = self.biased(self.projections)
-        return {name: Projection(axes[name], bias=biased[name]) for name in self.projections}
+        layout: Layout = {name: Projection(axes[name], bias=biased[name]) for name in self.projections}
+        if self.qk_norm is not None:
+            layout |= {"q_norm": self.qk_norm.part("H"), "k_norm": self.qk_norm.part("K")}
+        return layout | self.options()
 
     @property
     def projections(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class MaskedSoftmaxConfig(SoftmaxConfig):
         return self.mask
 
 
-def check_rotary(rope: Rope, head_width: int) -> None:
+def check_rotary(rope: Rotation, head_width: int) -> None:
     """Refuse a rotary width that is odd or wider than the head.
 
     Raises:
@@ -98,3 +98,4 @@ def check_rotary(rope: Rope, head_width: int) -> None:
     width = rope.rotated(head_width)
     if width % 2 or width > head_width:
         raise ValueError(f"rope must rotate an even number of at most D={head_width} numbers a head; got {width}.")
+    rope.check_width(width)
