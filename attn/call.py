@@ -28,16 +28,18 @@ def check_call(
     context_positions: Any = None,
     context_valid: Any = None,
     context_segments: Any = None,
-    capacity: int | None = None,
+    slots: int | None = None,
+    cached: bool = False,
 ) -> dict[str, int]:
     """Refuse a call whose arguments contradict the config or each other; return the size of every letter.
 
-    `capacity` is the number of slots of a cache: with one, `allowed` and `bias` span its slots.
+    `slots` is the number of slots of a cache: with one, `allowed` and `bias` span its slots. `cached` says that a cache
+    may hold the context already.
 
     Raises:
         ValueError: one sentence that names the argument, what it must be, and what it was.
     """
-    _check_context(cfg, context, context_positions, context_valid, context_segments, segments)
+    _check_context(cfg, context, cached, context_positions, context_valid, context_segments, segments)
     sizes = cfg.sizes()
     if context is not None:
         sizes = bind(sizes, x=(x.shape, "B T M"), context=(context.shape, "B S X"))
@@ -50,8 +52,8 @@ def check_call(
         _check_row(sizes, "context_positions", context_positions, "S")
         _check_row(sizes, "context_valid", context_valid, "S")
         _check_row(sizes, "context_segments", context_segments, "S")
-    if capacity is not None:
-        sizes["S"] = capacity
+    if slots is not None and context is None:
+        sizes["S"] = slots
     for name, array, dtypes in (("allowed", allowed, ("bool",)), ("bias", bias, FLOATS)):
         if array is not None:
             bind(sizes, **{name: (array.shape, *SCORE_AXES)})
@@ -72,7 +74,7 @@ def _check_row(sizes: dict[str, int], name: str, array: Any, axis: str) -> None:
         check_dtype(name, array, ("bool",) if name.endswith("valid") else INTEGERS)
 
 
-def _check_context(cfg, context, context_positions, context_valid, context_segments, segments) -> None:
+def _check_context(cfg, context, cached, context_positions, context_valid, context_segments, segments) -> None:
     if cfg.reads is None:
         given = {"context": context, "context_positions": context_positions}
         given |= {"context_valid": context_valid, "context_segments": context_segments}
@@ -80,11 +82,20 @@ def _check_context(cfg, context, context_positions, context_valid, context_segme
             if array is not None:
                 shape = tuple(array.shape)
                 raise ValueError(f"{name} is not read by a config without context_dim; got an array of shape {shape}.")
+    elif context is None and cached:
+        _check_absent(context_positions, context_valid, context_segments)
     elif context is None:
         raise ValueError(f"context is required, for keys and values of width {cfg.reads}; got None.")
     elif (segments is None) != (context_segments is None):
         got = "segments" if context_segments is None else "context_segments"
         raise ValueError(f"segments and context_segments must be given together; got only {got}.")
+
+
+def _check_absent(context_positions, context_valid, context_segments) -> None:
+    given = {"context_positions": context_positions, "context_valid": context_valid}
+    for name, array in (given | {"context_segments": context_segments}).items():
+        if array is not None:
+            raise ValueError(f"{name} must come with the context it describes; got no context.")
 
 
 def check_tokens(

@@ -1,6 +1,6 @@
 """Choosing a kernel: the facts of a call that are known before it runs, and the table that explains the choice."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from attn.masks import Rule
@@ -8,6 +8,10 @@ from attn.positions import Alibi, Buckets
 
 GIVEN = ("valid", "segments", "positions", "allowed", "bias", "cache", "context")
 """What a call may bring along, as `explain` names it."""
+
+
+FORMS = ("expanded", "absorbed")
+"""The two ways to compute latent attention; a name among kernels, because they differ in nothing but speed."""
 
 
 class Facts(NamedTuple):
@@ -65,10 +69,10 @@ def choose(refusals: Mapping[str, Refusal], facts: Facts, forced: str | None = N
     return tuple(rows)
 
 
-def check_name(refusals: Mapping[str, Refusal], name: str | None) -> None:
+def check_name(names: Iterable[str], name: str | None) -> None:
     """Refuse an unknown kernel: "kernel must be one of plain; got 'fast'." """
-    if name is not None and name not in refusals:
-        raise ValueError(f"kernel must be one of {', '.join(refusals)}; got {name!r}.")
+    if name is not None and name not in names:
+        raise ValueError(f"kernel must be one of {', '.join(names)}; got {name!r}.")
 
 
 def _said(reason: str | None, fits: bool, forced: str | None) -> str:

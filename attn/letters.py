@@ -14,6 +14,7 @@ LEGEND = {
     "D": "width of a query/key head",
     "E": "width of a value head",
     "C": "latent width",
+    "Q": "latent width of queries",
     "R": "rotary width",
     "F": "feature width",
     "W": "window",

@@ -32,6 +32,11 @@ class Rule(Frozen):
         """Whether no query ever sees a later position; only then can a cache be exact."""
         return True
 
+    @property
+    def memory(self) -> int | None:
+        """How many of the latest tokens can matter to the next one; None when all can."""
+        return None
+
     def __and__(self, other: "Rule") -> "AllOf":
         return AllOf(of=(self, other))
 
@@ -81,6 +86,10 @@ class SlidingWindow(Rule):
     def causal(self) -> bool:
         return not self.symmetric
 
+    @property
+    def memory(self) -> int | None:
+        return None if self.symmetric else self.width
+
     def allows(self, q: Any, k: Any) -> Any:
         behind = q - k < self.width
         return behind & (k - q < self.width) if self.symmetric else behind & (k <= q)
@@ -94,6 +103,10 @@ class Chunked(Rule):
 
     kind: Literal["chunked"] = "chunked"
     width: Size
+
+    @property
+    def memory(self) -> int | None:
+        return self.width
 
     def allows(self, q: Any, k: Any) -> Any:
         return (k <= q) & (k // self.width == q // self.width)
@@ -129,6 +142,11 @@ class AllOf(Rule):
     def causal(self) -> bool:
         return any(rule.causal for rule in self.of)
 
+    @property
+    def memory(self) -> int | None:
+        known = [rule.memory for rule in self.of if rule.memory is not None]
+        return min(known) if known and self.causal else None
+
     def allows(self, q: Any, k: Any) -> Any:
         allowed = self.of[0].allows(q, k)
         for rule in self.of[1:]:
@@ -152,6 +170,11 @@ class AnyOf(Rule):
     @property
     def causal(self) -> bool:
         return all(rule.causal for rule in self.of)
+
+    @property
+    def memory(self) -> int | None:
+        known = [rule.memory for rule in self.of]
+        return None if None in known else max(known)
 
     def allows(self, q: Any, k: Any) -> Any:
         allowed = self.of[0].allows(q, k)

@@ -60,6 +60,29 @@ class Projection(Part):
         y = jnp.tensordot(x, kernel, axes=len(self.part.inputs.split()))
         return y + self.bias.astype(y.dtype) if self.part.bias else y
 
+    @property
+    def biased(self) -> bool:
+        """Whether there is a bias."""
+        return self.part.bias
+
+    def into(self, heads: Float[Array, "B T H D"]) -> Float[Array, "B T H C"]:
+        """Each head's own columns of a kernel [C H D], transposed: heads @ kernel_h^T."""
+        heads, kernel = working(self.name, heads, self.kernel, self.dtype)
+        return jnp.einsum("bthd,chd->bthc", heads, kernel)
+
+    def onto_bias(self, heads: Float[Array, "B T H D"]) -> Float[Array, "B T H 1"]:
+        """Each head's product with its bias [H D]."""
+        heads, bias = working(self.name, heads, self.bias, self.dtype)
+        return (heads * bias).sum(-1, keepdims=True)
+
+    def by_head(
+        self, latents: Float[Array, "B T H C"], total: Float[Array, "B T H 1"] | None
+    ) -> Float[Array, "B T H E"]:
+        """Each head's own latent through its own columns of a kernel [C H E], plus `total` times its bias."""
+        latents, kernel = working(self.name, latents, self.kernel, self.dtype)
+        y = jnp.einsum("bthc,che->bthe", latents, kernel)
+        return y if total is None else y + total * self.bias.astype(y.dtype)
+
 
 class Norm(Part):
     """Each vector over its root mean square, its deviation or its length, times scale (or 1 + scale), plus bias."""
@@ -79,6 +102,7 @@ class Table(Part):
 
     def __call__(self, numbers: Int[Array, "B T"]) -> Float[Array, "B T M"]:
         table = self.embedding if self.dtype is None else self.embedding.astype(self.dtype)
+        numbers = numbers.astype(jnp.promote_types(numbers.dtype, jnp.int32))
         # A negative number would count from the end; sent beyond it, it has no row either.
         numbers = jnp.where(numbers < 0, table.shape[0], numbers)
         return jnp.take(table, numbers, axis=0, mode="fill", fill_value=jnp.nan)

@@ -1,5 +1,7 @@
 """The scope of a call: its queries, its keys, and which may see which. One scope serves all layers of a model."""
 
+from typing import Any
+
 import jax
 from flax import struct
 from jaxtyping import Array, Bool, Float
@@ -7,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 from attn.call import check_range
 from attn.masks import Full, Rule
 from attn.positions import LONGEST
+from attn_jax.caches.context import ContextLedger
 from attn_jax.caches.ledger import Ledger
 from attn_jax.tokens import Tokens, describe, rows
 
@@ -22,6 +25,7 @@ class Scope:
         bias: added to the scores, [B|1 H|1 T S].
         ledger: the cache's bookkeeping after this call, None without a cache.
         slots: where in the cache each token of x goes, [B T].
+        joined: the keys are the cache's old slots followed by the tokens of x.
         given: what the call brought along, for the choice of a kernel: valid, segments, positions, ...
         length: one length for all tokens of x, where it is known before the call: T, or a cache's capacity.
     """
@@ -30,8 +34,9 @@ class Scope:
     keys: Tokens
     allowed: Bool[Array, "B|1 H|1 T S"] | None = None
     bias: Float[Array, "B|1 H|1 T S"] | None = None
-    ledger: Ledger | None = None
+    ledger: Ledger | ContextLedger | None = None
     slots: Array | None = None
+    joined: bool = struct.field(pytree_node=False, default=False)
     given: frozenset[str] = struct.field(pytree_node=False, default=frozenset())
     length: int | None = struct.field(pytree_node=False, default=None)
 
@@ -67,30 +72,38 @@ def survey(
     context_positions: Array | None = None,
     context_valid: Array | None = None,
     context_segments: Array | None = None,
-    ledger: Ledger | None = None,
+    ledger: Ledger | ContextLedger | None = None,
 ) -> Scope:
     """The scope of one call; see the module's call for the arguments."""
     given = {"valid": valid if context_length is None else context_valid, "segments": segments, "cache": ledger}
     given |= {"allowed": allowed, "bias": bias, "context": context_length, "positions": positions}
+    named = frozenset([name for name, value in given.items() if value is not None])
+    known = length if valid is positions is segments is None else None
+    call = {"positions": positions, "valid": valid, "segments": segments}
     counts = None if ledger is None else ledger.counts
-    capacity = None if ledger is None else ledger.capacity
-    queries, counts, before = describe(
-        batch, length, positions=positions, valid=valid, segments=segments, counts=counts
-    )
-    keys, slots = queries, None
-    if ledger is not None:
-        ledger, slots = ledger.admit(queries, counts, before)
-        keys = ledger.tokens()
-    elif context_length is not None:
+    queries, counts, before = describe(batch, length, **call, counts=counts)
+    keys, slots, joined = queries, None, False
+    if context_length is not None:
         context = {"positions": context_positions, "valid": context_valid, "segments": context_segments}
         keys, _, _ = describe(batch, context_length, **context)
         if segments is not None:
             # Within a sequence runs are compared; across two, only the numbers mean the same.
-            queries = queries._replace(segments=rows(segments, batch))
             keys = keys._replace(segments=rows(context_segments, batch))
-    named = frozenset(name for name, value in given.items() if value is not None)
-    known = capacity if ledger is not None else length if valid is positions is segments is None else None
-    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, named, known)
+    if isinstance(ledger, ContextLedger) or context_length is not None:
+        queries = queries._replace(segments=numbers(ledger, segments, batch, length))
+    if isinstance(ledger, ContextLedger):
+        ledger, keys, slots, joined = ledger.admit(None if context_length is None else keys, counts)
+    elif ledger is not None:
+        ledger, keys, slots, joined = ledger.admit(queries, counts, before, rows(segments, batch))
+    known = known if ledger is None else ledger.length
+    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, joined, named, known)
+
+
+def numbers(ledger: Any, segments: Array | None, batch: int, length: int) -> Array | None:
+    """The segment numbers of x, to compare with a context's; without any, a row goes on with its last one."""
+    if segments is not None:
+        return rows(segments, batch)
+    return None if ledger is None else ledger.counts.segment[:, None].repeat(length, axis=1)
 
 
 def per_head(array: Array | None) -> Array | None:
@@ -105,12 +118,13 @@ def concrete(array: Array) -> bool:
     return not isinstance(array, jax.core.Tracer)
 
 
-def check_values(call: dict[str, Array | None], ledger: Ledger | None, length: int) -> None:
+def check_values(call: dict[str, Array | None], ledgers: tuple[Any, ...], length: int) -> None:
     """Refuse positions out of range and a cache that would overflow; compiled code gives NaN in those rows instead."""
     for name in ("positions", "context_positions"):
         array = call.get(name)
         if array is not None and concrete(array) and array.size:
             check_range(name, int(array.min()), int(array.max()), LONGEST)
     valid = call.get("valid")
-    if ledger is not None and concrete(ledger.counts.length) and (valid is None or concrete(valid)):
-        ledger.check_room(valid, length)
+    for ledger in ledgers:
+        if concrete(ledger.counts.length) and (valid is None or concrete(valid)):
+            ledger.check_room(valid, length)

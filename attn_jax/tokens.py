@@ -30,8 +30,11 @@ def no_counts(batch: int) -> Counts:
 
 
 def rows(array: Array | None, batch: int) -> Array | None:
-    """[B T] from [T] or [B T]; None stays None."""
-    return None if array is None else jnp.broadcast_to(array, (batch, array.shape[-1]))
+    """[B T] from [T] or [B T], integers in one type in which no difference of theirs wraps; None stays None."""
+    if array is None:
+        return None
+    array = array if array.dtype == bool else array.astype(jnp.promote_types(array.dtype, jnp.int32))
+    return jnp.broadcast_to(array, (batch, array.shape[-1]))
 
 
 def describe(

@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from attn import checkpoint
-from attn.call import dtype_name
 from attn.config import Config
 from attn.weights import check_weights, shapes_of
+from attn_jax.arrays import as_jax, as_numpy
 from attn_jax.building import build
 
 Variables = dict[str, Any]
@@ -38,14 +36,7 @@ def to_neutral(cfg: Config, variables: Mapping[str, Any]) -> dict[str, np.ndarra
     """
     arrays = {neutral_name(path): array for path, array in flatten_dict(nn.unbox(variables["params"])).items()}
     check_weights(cfg, shapes_of(arrays))
-    return {name: np.array(arrays[name]) for name in cfg.shapes()}
-
-
-def as_jax(name: str, array: np.ndarray) -> jax.Array:
-    """A copy on the JAX side; float64 without x64 is refused by name, because JAX would silently round it."""
-    if dtype_name(array) in ("float64", "int64") and not jax.config.jax_enable_x64:
-        raise ValueError(f"{name} needs jax_enable_x64, without which JAX rounds it; got dtype {dtype_name(array)}.")
-    return jnp.array(array, copy=True)
+    return {name: as_numpy(arrays[name]) for name in cfg.shapes()}
 
 
 def flax_path(name: str) -> tuple[str, ...]:

@@ -75,6 +75,29 @@ class Projection(Part):
         y = F.linear(x.flatten(2) if self.flattened else x, weight, bias)
         return y if self.outputs is None else y.unflatten(-1, self.outputs)
 
+    @property
+    def biased(self) -> bool:
+        """Whether there is a bias."""
+        return self.part.bias
+
+    def into(self, heads: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T H C"]:
+        """Each head's own rows of a weight [H*D, C]: heads @ weight_h."""
+        heads, weight = working(self.name, heads, self.weight, self.dtype)
+        return torch.einsum("bthd,hdc->bthc", heads, weight.unflatten(0, self.outputs))
+
+    def onto_bias(self, heads: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T H 1"]:
+        """Each head's product with its bias [H*D]."""
+        heads, bias = working(self.name, heads, self.bias, self.dtype)
+        return (heads * bias.unflatten(0, self.outputs)).sum(-1, keepdim=True)
+
+    def by_head(
+        self, latents: Float[Tensor, "B T H C"], total: Float[Tensor, "B T H 1"] | None
+    ) -> Float[Tensor, "B T H E"]:
+        """Each head's own latent through its own rows of a weight [H*E, C], plus `total` times its bias."""
+        latents, weight = working(self.name, latents, self.weight, self.dtype)
+        y = torch.einsum("bthc,hec->bthe", latents, weight.unflatten(0, self.outputs))
+        return y if total is None else y + total * self.bias.unflatten(0, self.outputs).to(y.dtype)
+
 
 class Norm(Part):
     """Each vector over its root mean square, its deviation or its length, times scale (or 1 + scale), plus bias."""
@@ -94,6 +117,7 @@ class Table(Part):
 
     def forward(self, numbers: Int[Tensor, "B T"]) -> Float[Tensor, "B T M"]:
         table = self.weight if self.dtype is None else self.weight.to(self.dtype)
+        numbers = numbers.long()
         if not torch.compiler.is_compiling():
             return F.embedding(numbers, table)
         # Compiled code cannot refuse a number, and reading beyond the table would not be defined.

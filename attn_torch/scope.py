@@ -1,6 +1,7 @@
 """The scope of a call: its queries, its keys, and which may see which. One scope serves all layers of a model."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,6 +10,7 @@ from torch import Tensor
 from attn.call import check_range
 from attn.masks import Full, Rule
 from attn.positions import LONGEST
+from attn_torch.caches.context import ContextLedger
 from attn_torch.caches.ledger import Ledger
 from attn_torch.tokens import Tokens, describe, rows
 
@@ -24,6 +26,7 @@ class Scope:
         bias: added to the scores, [B|1 H|1 T S].
         ledger: the cache's bookkeeping after this call, None without a cache.
         slots: where in the cache each token of x goes, [B T].
+        joined: the keys are the cache's old slots followed by the tokens of x.
         given: what the call brought along, for the choice of a kernel: valid, segments, positions, ...
         length: one length for all tokens of x, where it is known before the call: T, or a cache's capacity.
     """
@@ -32,8 +35,9 @@ class Scope:
     keys: Tokens
     allowed: Bool[Tensor, "B|1 H|1 T S"] | None = None
     bias: Float[Tensor, "B|1 H|1 T S"] | None = None
-    ledger: Ledger | None = None
+    ledger: Ledger | ContextLedger | None = None
     slots: Tensor | None = None
+    joined: bool = False
     given: frozenset[str] = frozenset()
     length: int | None = None
     _masks: list[tuple[Rule, Tensor | None]] = field(default_factory=list)
@@ -78,31 +82,39 @@ def survey(
     context_positions: Tensor | None = None,
     context_valid: Tensor | None = None,
     context_segments: Tensor | None = None,
-    ledger: Ledger | None = None,
+    ledger: Ledger | ContextLedger | None = None,
     device: torch.device | None = None,
 ) -> Scope:
     """The scope of one call; see the module's call for the arguments."""
     given = {"valid": valid if context_length is None else context_valid, "segments": segments, "cache": ledger}
     given |= {"allowed": allowed, "bias": bias, "context": context_length, "positions": positions}
+    named = frozenset([name for name, value in given.items() if value is not None])
+    known = length if valid is positions is segments is None else None
+    call = {"positions": positions, "valid": valid, "segments": segments}
     counts = None if ledger is None else ledger.counts
-    capacity = None if ledger is None else ledger.capacity
-    queries, counts, before = describe(
-        batch, length, positions=positions, valid=valid, segments=segments, counts=counts, device=device
-    )
-    keys, slots = queries, None
-    if ledger is not None:
-        ledger, slots = ledger.admit(queries, counts, before)
-        keys = ledger.tokens()
-    elif context_length is not None:
+    queries, counts, before = describe(batch, length, **call, counts=counts, device=device)
+    keys, slots, joined = queries, None, False
+    if context_length is not None:
         context = {"positions": context_positions, "valid": context_valid, "segments": context_segments}
         keys, _, _ = describe(batch, context_length, **context, device=device)
         if segments is not None:
             # Within a sequence runs are compared; across two, only the numbers mean the same.
-            queries = queries._replace(segments=rows(segments, batch))
             keys = keys._replace(segments=rows(context_segments, batch))
-    named = frozenset([name for name, value in given.items() if value is not None])
-    known = capacity if ledger is not None else length if valid is positions is segments is None else None
-    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, named, known)
+    if isinstance(ledger, ContextLedger) or context_length is not None:
+        queries = queries._replace(segments=numbers(ledger, segments, batch, length))
+    if isinstance(ledger, ContextLedger):
+        ledger, keys, slots, joined = ledger.admit(None if context_length is None else keys, counts)
+    elif ledger is not None:
+        ledger, keys, slots, joined = ledger.admit(queries, counts, before, rows(segments, batch))
+    known = known if ledger is None else ledger.length
+    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, joined, named, known)
+
+
+def numbers(ledger: Any, segments: Tensor | None, batch: int, length: int) -> Tensor | None:
+    """The segment numbers of x, to compare with a context's; without any, a row goes on with its last one."""
+    if segments is not None:
+        return rows(segments, batch)
+    return None if ledger is None else ledger.counts.segment[:, None].expand(batch, length)
 
 
 def per_head(array: Tensor | None) -> Tensor | None:
@@ -117,13 +129,14 @@ def concrete() -> bool:
     return not torch.compiler.is_compiling()
 
 
-def check_values(call: dict[str, Tensor | None], ledger: Ledger | None, length: int) -> None:
+def check_values(call: dict[str, Tensor | None], ledgers: tuple[Any, ...], length: int) -> None:
     """Refuse positions out of range and a cache that would overflow; compiled code gives NaN in those rows instead."""
     if not concrete():
         return
     for name in ("positions", "context_positions"):
         array = call.get(name)
         if array is not None and array.numel():
+            array = array.long()
             check_range(name, int(array.min()), int(array.max()), LONGEST)
-    if ledger is not None:
+    for ledger in ledgers:
         ledger.check_room(call.get("valid"), length)

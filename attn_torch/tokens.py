@@ -30,8 +30,10 @@ def no_counts(batch: int, device: torch.device | None = None) -> Counts:
 
 
 def rows(array: Tensor | None, batch: int) -> Tensor | None:
-    """[B T] from [T] or [B T]; None stays None."""
-    return None if array is None else array.expand(batch, array.shape[-1])
+    """[B T] from [T] or [B T], integers in one type in which no difference of theirs wraps; None stays None."""
+    if array is None:
+        return None
+    return (array if array.dtype == torch.bool else array.long()).expand(batch, array.shape[-1])
 
 
 def describe(

@@ -4,8 +4,11 @@ import numpy as np
 
 
 def row(array, batch: int) -> np.ndarray | None:
-    """[B T] from [T] or [B T]; None stays None."""
-    return None if array is None else np.broadcast_to(array, (batch, np.shape(array)[-1]))
+    """[B T] from [T] or [B T], integers in one type in which no difference of theirs wraps; None stays None."""
+    if array is None:
+        return None
+    array = array if array.dtype == bool else array.astype(int)
+    return np.broadcast_to(array, (batch, array.shape[-1]))
 
 
 def runs(valid: np.ndarray, segments: np.ndarray) -> np.ndarray:

@@ -66,15 +66,3 @@ def biases_match(cfg: AttentionConfig, names: tuple[str, ...]) -> None:
     bias = getattr(cfg, "bias", False)
     if isinstance(bias, tuple) and len(bias) != len(names):
         raise ValueError(f"bias must have one entry for each of {', '.join(names)}; got {bias}.")
-
-
-def check_cachable(cfg: AttentionConfig) -> None:
-    """Refuse a variant that no cache can be exact for.
-
-    Raises:
-        ValueError: "mask must be causal to be cached; got 'full'."
-    """
-    if cfg.reads is not None:
-        raise ValueError(f"context_dim must be None to cache keys of x; got {cfg.reads}.")
-    if not cfg.rule.causal:
-        raise ValueError(f"mask must be causal to be cached; got {cfg.rule.kind!r}.")

@@ -4,24 +4,32 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from attn.caching import Slots, attentions, plan
 from attn.config import Config
-from attn.variants.base import check_cachable
 from attn_jax.caches.cache import Cache
+from attn_jax.caches.context import new_context
 from attn_jax.caches.ledger import new_ledger
 from attn_jax.caches.store import new_store
 
 
-def init_cache(cfg: Config, batch: int, length: int, *, dtype: Any = None) -> Cache:
-    """An empty cache with `length` slots for each of `batch` rows, float32 unless `dtype` says otherwise.
+def init_cache(cfg: Config, batch: int, length: int, *, context_length: int | None = None, dtype: Any = None) -> Cache:
+    """An empty cache for `length` tokens in each of `batch` rows, float32 unless `dtype` says otherwise.
+
+    Layers with a window or chunks keep a ring of their width. A variant that reads a context keeps that context's keys
+    and values, `context_length` of them, from the first call on.
 
     Raises:
-        ValueError: the config's rule is not causal, so that no cache can be exact; or a size is not positive.
+        ValueError: a rule is not causal, so that no cache can be exact; or a size is not positive.
     """
-    for name, size in (("batch", batch), ("length", length)):
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1; got {size}.")
-    attentions = getattr(cfg, "attentions", (cfg,))
-    for attention in attentions:
-        check_cachable(attention)
-    stores = tuple(new_store(attention, batch, length, dtype or jnp.float32) for attention in attentions)
-    return Cache(new_ledger(batch, length), stores)
+    slots = plan(cfg, batch, length, context_length)
+    ledgers = tuple(_ledger(batch, kind, length) for kind in slots.ledgers)
+    capacities = [slots.ledgers[layer].capacity for layer in slots.layers]
+    layers = zip(attentions(cfg), capacities, strict=True)
+    stores = tuple(new_store(attention, batch, capacity, dtype or jnp.float32) for attention, capacity in layers)
+    return Cache(ledgers, stores, slots.layers)
+
+
+def _ledger(batch: int, slots: Slots, length: int) -> Any:
+    if slots.context:
+        return new_context(batch, slots.capacity, length)
+    return new_ledger(batch, slots.capacity, slots.ring, length)

@@ -18,7 +18,13 @@ def new_store(cfg: AttentionConfig, batch: int, capacity: int, dtype: Any) -> St
     return {name: jnp.zeros((batch, capacity, *shape_of(axes, sizes)), dtype) for name, axes in cfg.kept.items()}
 
 
-def extend(store: Store, scope: Any, **new: Array) -> tuple[Store, Store]:
-    """The store with the new tokens' values in their slots, and what can be read of it: [B S ...] by name."""
-    store = {name: write(store[name], scope.slots, values) for name, values in new.items()}
-    return store, store
+def extend(store: Store, scope: Any, new: Store) -> tuple[Store, Store]:
+    """The store with the new tokens' values in it, and what the call reads: [B S ...] by name."""
+    if scope.slots is None:
+        store = {name: values.astype(store[name].dtype) for name, values in new.items()}
+        return store, store
+    written = {name: write(store[name], scope.slots, values) for name, values in new.items()}
+    if not scope.joined:
+        return written, written
+    joined = {name: jnp.concatenate([store[name], values.astype(store[name].dtype)], 1) for name, values in new.items()}
+    return written, joined

@@ -3,7 +3,7 @@
 import jax
 from jaxtyping import Array, Float
 
-from attn.kernels import Facts, Row, biased, check_given, check_name, choose, options
+from attn.kernels import FORMS, Facts, Row, biased, check_given, check_name, choose, options
 from attn.masks import Rule
 from attn.variants.base import AttentionConfig
 from attn_jax.kernels import plain
@@ -44,7 +44,7 @@ def attend(
 
 def check_kernel(kernel: str | None) -> None:
     """Refuse the name of a kernel that this twin does not have."""
-    check_name(REFUSALS, kernel)
+    check_name((*REFUSALS, *FORMS), kernel)
 
 
 def explain(

@@ -1,16 +1,23 @@
-"""Latent attention: the keys and values of all heads are read from one small latent per token."""
+"""Latent attention: the keys and values of all heads are read from one small latent per token, in two forms."""
 
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn_jax.caches.store import extend
+from attn.kernels import FORMS
+from attn_jax import functional
 from attn_jax.mechanisms.base import AttentionModule
+from attn_jax.rotary import angles
 from attn_jax.scope import Scope
+from attn_jax.tokens import lengths
 
 
 class LatentAttention(AttentionModule):
-    """y = concat_h( softmax(q_h k_h^T * scale) v_h ) Wo with k_h = l Wk_h, v_h = l Wv_h and the latent l = c Wdown."""
+    """y = concat_h( softmax(q_h k_h^T * scale) v_h ) Wo with k_h = l Wk_h, v_h = l Wv_h and the latent l = c Wdown.
+
+    `kernel` may also name a form: "expanded" writes keys and values out, "absorbed" moves queries to the latents.
+    """
 
     def within(
         self,
@@ -22,20 +29,90 @@ class LatentAttention(AttentionModule):
     ) -> tuple[Array, Any]:
         """(y, store) in a scope that is already surveyed."""
         x, context = self._selected(scope, x, context)
-        q, latent, store = self._latent(scope, x, context, store)
-        attended = self._attend(scope, q, self.k_up(latent), self.v_up(latent), deterministic)
+        q = self._queries(scope, x)
+        kept, store = self._keep(scope, self._new(scope, context), store)
+        kept = {name: values.astype(q.dtype) for name, values in kept.items()}
+        if self._absorbs(q.shape[1], kept["latent"].shape[1]):
+            q, k, v = self._absorbed(q, kept)
+            attended = self._out_of_latent(self._attend(scope, q, k, v, deterministic))
+        else:
+            k, v = self._expanded(kept)
+            attended = self._attend(scope, q, k, v, deterministic)
         return self._finish(scope, x, attended), store
 
     def weights_within(
         self, scope: Scope, x: Float[Array, "B T M"], context: Float[Array, "B S X"] | None = None
     ) -> Float[Array, "B H T S"]:
         """The attention weights in a scope that is already surveyed."""
-        q, latent, _ = self._latent(scope, *self._selected(scope, x, context), None)
-        return self._weights(scope, q, self.k_up(latent))
+        x, context = self._selected(scope, x, context)
+        k, _ = self._expanded(self._new(scope, context))
+        return self._weights(scope, self._queries(scope, x), k)
 
-    def _latent(self, scope, x, context, store):
-        q, latent = self.q(x), self.kv_down(context)
-        if store is not None:
-            store, kept = extend(store, scope, latent=latent)
-            latent = kept["latent"].astype(q.dtype)
-        return q, latent, store
+    def _queries(self, scope, x):
+        normed = self.cfg.latent_norm is not None
+        if self.cfg.q_lora_rank is None:
+            q = self.q(x)
+        else:
+            latent = self.q_down(x)
+            q = self.q_up(self.q_norm(latent) if normed else latent)
+        if self.cfg.rope is None:
+            return q
+        width = self.cfg.head_dim
+        turned = self._turn(q[..., width:], scope.queries, scope.length)
+        return jnp.concatenate([q[..., :width], turned], axis=-1)
+
+    def _new(self, scope, context):
+        """What is kept of the tokens that this call brings: the normed latent, and the rotated key of all heads."""
+        if context is None:
+            return None
+        latent = self.kv_down(context)
+        new = {"latent": latent if self.cfg.latent_norm is None else self.kv_norm(latent)}
+        if self.cfg.rope_dim is not None:
+            shared = self.k_rope(context)
+            tokens, length = (scope.queries, scope.length) if self.cfg.reads is None else (scope.keys, None)
+            new["k_rope"] = shared if self.cfg.rope is None else self._turn(shared[:, :, None], tokens, length)[:, :, 0]
+        return new
+
+    def _expanded(self, kept):
+        k, v = self.k_up(kept["latent"]), self.v_up(kept["latent"])
+        if self.cfg.rope_dim is None:
+            return k, v
+        shared = kept["k_rope"][:, :, None]
+        shared = jnp.broadcast_to(shared, (*k.shape[:3], shared.shape[-1]))
+        return jnp.concatenate([k, shared], axis=-1), v
+
+    def _absorbs(self, queries, keys):
+        return self.cfg.absorbs(queries, keys) if self.kernel not in FORMS else self.kernel == "absorbed"
+
+    def _absorbed(self, q, kept):
+        """Queries in the latent space, [Wk_h q_h | q_rope], over the key [l | k_rope] and the value l of all heads."""
+        width = self.cfg.head_dim
+        plain, turned = q[..., :width], q[..., width:]
+        k, v = [kept["latent"]], [kept["latent"]]
+        moved = [self.k_up.into(plain)]
+        if self.cfg.rope_dim is not None:
+            moved.append(turned)
+            k.append(kept["k_rope"])
+        one = jnp.ones_like(kept["latent"][..., :1])
+        if self.k_up.biased:
+            # q . (l Wk + b) = (Wk q) . l + q . b: the bias meets a number that is 1 in every key.
+            moved.append(self.k_up.onto_bias(plain))
+            k.append(one)
+        if self.v_up.biased:
+            # Weights may sum to less than 1; the same 1 in every value keeps count.
+            v.append(one)
+        q, k, v = (jnp.concatenate(parts, axis=-1) for parts in (moved, k, v))
+        return q, k[:, :, None], v[:, :, None]
+
+    def _out_of_latent(self, attended):
+        """Each head's values, (sum of weights times latents) Wv_h."""
+        width = self.cfg.kv_lora_rank
+        total = attended[..., width:] if self.v_up.biased else None
+        return self.v_up.by_head(attended[..., :width], total)
+
+    def _turn(self, heads, tokens, length):
+        rope = self.cfg.rope
+        if rope.by_length and length is None:
+            length = lengths(tokens)
+        cos, sin = angles(rope, rope.rotated(heads.shape[-1]), tokens.positions, length, functional.wide(heads.dtype))
+        return functional.rotate(heads, cos, sin, rope.layout)

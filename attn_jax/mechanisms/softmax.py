@@ -5,7 +5,6 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from attn_jax import functional
-from attn_jax.caches.store import extend
 from attn_jax.mechanisms.base import AttentionModule
 from attn_jax.rotary import angles
 from attn_jax.scope import Scope
@@ -25,34 +24,41 @@ class SoftmaxAttention(AttentionModule):
     ) -> tuple[Array, Any]:
         """(y, store) in a scope that is already surveyed."""
         x, context = self._selected(scope, x, context)
-        q, k, v, store = self._heads(scope, x, context, store)
+        q = self._queries(scope, x)
+        kept, store = self._keep(scope, self._new(scope, context), store)
+        k, v = kept["k"].astype(q.dtype), kept["v"].astype(q.dtype)
         return self._finish(scope, x, self._attend(scope, q, k, v, deterministic)), store
 
     def weights_within(
         self, scope: Scope, x: Float[Array, "B T M"], context: Float[Array, "B S X"] | None = None
     ) -> Float[Array, "B H T S"]:
         """The attention weights in a scope that is already surveyed."""
-        q, k, _, _ = self._heads(scope, *self._selected(scope, x, context), None)
-        return self._weights(scope, q, k)
+        x, context = self._selected(scope, x, context)
+        return self._weights(scope, self._queries(scope, x), self._new(scope, context)["k"])
 
-    def _heads(self, scope, x, context, store):
-        q, k, v = self.q(x), self.k(context), self.v(context)
-        q, k = self._normed(q, k, "before")
-        if self.cfg.rope is not None:
-            q = self._turn(q, scope.queries, scope.length)
-            k = self._turn(k, scope.queries, scope.length) if context is x else self._turn(k, scope.keys, None)
-        q, k = self._normed(q, k, "after")
-        if store is not None:
-            store, kept = extend(store, scope, k=k, v=v)
-            k, v = kept["k"].astype(q.dtype), kept["v"].astype(q.dtype)
-        return q, k, v, store
-
-    def _normed(self, q, k, place):
+    def _queries(self, scope, x):
         norm = self.cfg.qk_norm
-        return (q, k) if norm is None or norm.place != place else (self.q_norm(q), self.k_norm(k))
+        q = self.q(x)
+        q = self.q_norm(q) if norm is not None and norm.place == "before" else q
+        q = self._turn(q, scope.queries, scope.length)
+        return self.q_norm(q) if norm is not None and norm.place == "after" else q
+
+    def _new(self, scope, context):
+        """Keys and values of the tokens that this call brings: x's own, or the context's; None without either."""
+        if context is None:
+            return None
+        norm = self.cfg.qk_norm
+        k = self.k(context)
+        k = self.k_norm(k) if norm is not None and norm.place == "before" else k
+        tokens, length = (scope.queries, scope.length) if self.cfg.reads is None else (scope.keys, None)
+        k = self._turn(k, tokens, length)
+        k = self.k_norm(k) if norm is not None and norm.place == "after" else k
+        return {"k": k, "v": self.v(context)}
 
     def _turn(self, heads, tokens, length):
         rope = self.cfg.rope
+        if rope is None:
+            return heads
         if rope.by_length and length is None:
             length = lengths(tokens)
         width = rope.rotated(heads.shape[-1])

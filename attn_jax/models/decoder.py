@@ -52,18 +52,19 @@ class Decoder(nn.Module):
             ValueError: an argument contradicts the config or another argument; nothing is computed.
         """
         call = {"positions": positions, "valid": valid, "segments": segments}
-        ledger = None if cache is None else cache.ledger
         self.check(tokens, **call)
-        check_values(call, ledger, tokens.shape[1])
-        scope = survey(*tokens.shape, **call, ledger=ledger)
-        if scope.queries.valid is not None:
-            tokens = jnp.where(scope.queries.valid, tokens, 0)
-        stores = (None,) * self.cfg.layers if cache is None else cache.stores
-        logits, stores = self._through(scope, tokens, stores, deterministic)
+        if cache is not None:
+            cache.check(self.cfg, tokens.shape[0], call)
+        ledgers = () if cache is None else cache.ledgers
+        check_values(call, ledgers, tokens.shape[1])
+        scopes = [survey(*tokens.shape, **call, ledger=ledger) for ledger in ledgers or (None,)]
+        valid = scopes[0].queries.valid
+        tokens = tokens if valid is None else jnp.where(valid, tokens, 0)
+        logits, stores = self._through(scopes, tokens, cache, deterministic)
         if cache is None:
             return logits
-        cache = cache.after(scope, stores)
-        return cache.ledger.poison(logits), cache
+        cache = cache.after(tuple(scope.ledger for scope in scopes), stores)
+        return cache.poison(logits), cache
 
     def check(
         self,
@@ -84,15 +85,19 @@ class Decoder(nn.Module):
             if self.cfg.learned_positions is not None and positions is not None:
                 check_range("positions", int(positions.min()), int(positions.max()), self.cfg.learned_positions)
 
-    def _through(self, scope, tokens, stores, deterministic):
+    def _through(self, scopes, tokens, cache, deterministic):
+        layers = range(self.cfg.layers)
+        of_layer = [0 for _ in layers] if cache is None else cache.layers
+        stores = [None for _ in layers] if cache is None else cache.stores
+        queries = scopes[0].queries
         x = self.embed(tokens)
         if self.cfg.learned_positions is not None:
-            x = x + self.positions(scope.queries.positions)
-        x = select(scope.queries.valid, x)
+            x = x + self.positions(queries.positions)
+        x = select(queries.valid, x)
         kept = []
-        for layer, store in zip(self.layers, stores, strict=True):
-            x, store = layer(scope, x, store, deterministic)
+        for layer, scope, store in zip(self.layers, of_layer, stores, strict=True):
+            x, store = layer(scopes[scope], x, store, deterministic)
             kept.append(store)
         x = self.norm(x)
         logits = self.embed.attend(x) if self.cfg.tied else self.head(x)
-        return select(scope.queries.valid, logits.astype(wide(logits.dtype))), tuple(kept)
+        return select(queries.valid, logits.astype(wide(logits.dtype))), tuple(kept)

@@ -13,14 +13,21 @@ Store = dict[str, Tensor]
 
 
 def new_store(cfg: AttentionConfig, batch: int, capacity: int, dtype: torch.dtype, device: Any = None) -> Store:
-    """An empty store: [B S+1 ...] of zeros for each thing that the variant keeps."""
-    sizes, slots = cfg.sizes(), (batch, capacity + 1)
-    return {
-        name: torch.zeros(*slots, *shape_of(axes, sizes), dtype=dtype, device=device) for name, axes in cfg.kept.items()
-    }
+    """An empty store: [B S+1 ...] of zeros for each thing that the variant keeps; a context needs no slot more."""
+    sizes, slots = cfg.sizes(), (batch, capacity + (cfg.reads is None))
+    kept = {name: shape_of(axes, sizes) for name, axes in cfg.kept.items()}
+    return {name: torch.zeros(*slots, *shape, dtype=dtype, device=device) for name, shape in kept.items()}
 
 
-def extend(store: Store, scope: Any, **new: Tensor) -> tuple[Store, Store]:
-    """The store with the new tokens' values in their slots, and what can be read of it: [B S ...] by name."""
-    store = {name: write(store[name], scope.slots, values) for name, values in new.items()}
-    return store, {name: values[:, :-1] for name, values in store.items()}
+def extend(store: Store, scope: Any, new: Store) -> tuple[Store, Store]:
+    """The store with the new tokens' values in it, and what the call reads: [B S ...] by name."""
+    if scope.slots is None:
+        store = {name: values.to(store[name].dtype) for name, values in new.items()}
+        return store, store
+    joined = None
+    if scope.joined:
+        # Written in place, the store would lose what the first of the new tokens still see.
+        pairs = {name: (store[name][:, :-1], values.to(store[name].dtype)) for name, values in new.items()}
+        joined = {name: torch.cat(pair, dim=1) for name, pair in pairs.items()}
+    written = {name: write(store[name], scope.slots, values) for name, values in new.items()}
+    return written, joined or {name: values[:, :-1] for name, values in written.items()}

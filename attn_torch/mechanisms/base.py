@@ -7,10 +7,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attn.call import check_call
+from attn.kernels import FORMS
 from attn.positions import Alibi, Buckets
 from attn.variants.base import AttentionConfig
 from attn_torch import functional, kernels
 from attn_torch.caches.cache import Cache
+from attn_torch.caches.context import ContextLedger
+from attn_torch.caches.store import extend
 from attn_torch.parts import declare
 from attn_torch.scope import Scope, check_values, survey
 from attn_torch.scoring import Scoring
@@ -59,12 +62,11 @@ class AttentionModule(nn.Module):
         call |= {"context_positions": context_positions, "context_valid": context_valid}
         call |= {"context_segments": context_segments}
         scope = self._open(x, context, call, cache)
-        store = None if cache is None else cache.stores[0]
-        y, store = self.within(scope, x, context, store)
+        y, store = self.within(scope, x, context, None if cache is None else cache.stores[0])
         if cache is None:
             return y
-        cache = cache.after(scope, (store,))
-        return cache.ledger.poison(y), cache
+        cache = cache.after((scope.ledger,), (store,))
+        return cache.poison(y), cache
 
     def attention_weights(
         self,
@@ -104,15 +106,28 @@ class AttentionModule(nn.Module):
         raise NotImplementedError
 
     def _open(self, x, context, call, cache) -> Scope:
-        capacity = None if cache is None else cache.ledger.capacity
-        check_call(self.cfg, x, context, capacity=capacity, **call)
-        check_values(call, None if cache is None else cache.ledger, x.shape[1])
         length = None if context is None else context.shape[1]
-        return survey(*x.shape[:2], length, **call, ledger=None if cache is None else cache.ledger, device=x.device)
+        if cache is None:
+            check_call(self.cfg, x, context, **call)
+            check_values(call, (), x.shape[1])
+            return survey(*x.shape[:2], length, **call, device=x.device)
+        cache.check(self.cfg, x.shape[0], call)
+        ledger = cache.ledgers[0]
+        check_call(self.cfg, x, context, **call, slots=ledger.capacity, cached=isinstance(ledger, ContextLedger))
+        check_values(call, cache.ledgers, x.shape[1])
+        return survey(*x.shape[:2], length, **call, ledger=ledger, device=x.device)
 
     def _selected(self, scope, x, context):
         x = functional.select(scope.queries.valid, x)
-        return x, x if context is None else functional.select(scope.keys.valid, context)
+        if self.cfg.reads is None:
+            return x, x
+        return x, None if context is None else functional.select(scope.keys.valid, context)
+
+    def _keep(self, scope, new, store):
+        """What the call reads of its keys, by name, and the store after it; `new` is None for a context read before."""
+        if store is None:
+            return new, None
+        return (store, store) if new is None else reversed(extend(store, scope, new))
 
     def _scoring(self):
         alibi = self.cfg.position_bias if isinstance(self.cfg.position_bias, Alibi) else None
@@ -133,7 +148,9 @@ class AttentionModule(nn.Module):
 
     def _attend(self, scope, q, k, v):
         scoring, bias = self._scoring(), self._bias(scope)
-        return kernels.attend(self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=self.kernel)
+        return kernels.attend(
+            self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=None if self.kernel in FORMS else self.kernel
+        )
 
     def _weights(self, scope, q, k):
         scoring, bias, mask = self._scoring()._replace(dropout=0.0), self._bias(scope), scope.mask(self.cfg.rule)

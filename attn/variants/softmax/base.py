@@ -89,7 +89,7 @@ class MaskedSoftmaxConfig(SoftmaxConfig):
         return self.mask
 
 
-def check_rotary(rope: Rotation, head_width: int) -> None:
+def check_rotary(rope: Rotation, head_width: int, letter: str = "D") -> None:
     """Refuse a rotary width that is odd or wider than the head.
 
     Raises:
@@ -97,5 +97,7 @@ def check_rotary(rope: Rotation, head_width: int) -> None:
     """
     width = rope.rotated(head_width)
     if width % 2 or width > head_width:
-        raise ValueError(f"rope must rotate an even number of at most D={head_width} numbers a head; got {width}.")
+        raise ValueError(
+            f"rope must rotate an even number of at most {letter}={head_width} numbers a head; got {width}."
+        )
     rope.check_width(width)
