@@ -62,7 +62,12 @@ def attention_weights(
     return softmax(scores, allowed, scoring.sinks)
 
 
-def capped(scores: Float[Array, "B H T S"], softcap: float | None) -> Float[Array, "B H T S"]:
+def scaled(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
+    """x times a plain number; untouched where it is 1."""
+    return x if factor == 1 else x * factor
+
+
+def capped(scores: Float[Array, "..."], softcap: float | None) -> Float[Array, "..."]:
     """c * tanh(scores / c)."""
     return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
 

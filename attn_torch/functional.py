@@ -62,7 +62,12 @@ def attention_weights(
     return softmax(scores, allowed, scoring.sinks)
 
 
-def capped(scores: Float[Tensor, "B H T S"], softcap: float | None) -> Float[Tensor, "B H T S"]:
+def scaled(x: Float[Tensor, "..."], factor: float) -> Float[Tensor, "..."]:
+    """x times a plain number; untouched where it is 1."""
+    return x if factor == 1 else x * factor
+
+
+def capped(scores: Float[Tensor, "..."], softcap: float | None) -> Float[Tensor, "..."]:
     """c * tanh(scores / c)."""
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 

@@ -4,7 +4,7 @@ from math import erf
 
 import numpy as np
 
-from attn.call import check_tokens
+from attn.call import check_range, check_tokens
 from attn.mathematics.latent import latent_attention
 from attn.mathematics.softmax import project, softmax_attention
 from attn.mathematics.tokens import Row
@@ -18,23 +18,31 @@ def decoder(cfg, weights, tokens, *, positions=None, valid=None, segments=None) 
     """Logits [B T V]; see `attn.reference`."""
     check_tokens(cfg, tokens, positions=positions, valid=valid, segments=segments)
     row = Row(*tokens.shape, positions, valid, segments)
-    tokens = np.where(row.valid, tokens, 0)
-    x = weights["embed.embedding"][tokens]
+    tokens, places = np.where(row.valid, tokens, 0), np.where(row.valid, row.positions, 0)
+    check_range("tokens", int(tokens.min()), int(tokens.max()), cfg.vocab_size)
+    x = weights["embed.embedding"][tokens] * cfg.embed_scale
     if cfg.learned_positions is not None:
-        x = x + weights["positions.embedding"][np.where(row.valid, row.positions, 0)]
+        check_range("positions", int(places.min()), int(places.max()), cfg.learned_positions)
+        x = x + weights["positions.embedding"][places]
     x = np.where(row.valid[:, :, None], x, 0)
     rows = {"positions": row.positions, "valid": row.valid, "segments": row.runs}
     for i, block in enumerate(cfg.blocks):
         x = _block(block, _below(weights, f"layers.{i}"), x, rows)
     x = norm(cfg.norm, weights, "norm", x)
     logits = x @ weights["embed.embedding"].T if cfg.tied else project(weights, "head", x)
+    logits = logits * cfg.logit_scale
+    if cfg.logit_softcap is not None:
+        logits = cfg.logit_softcap * np.tanh(logits / cfg.logit_softcap)
     return np.where(row.valid[:, :, None], logits, 0)
 
 
 def _block(cfg, weights, x, rows) -> np.ndarray:
     attention = latent_attention if isinstance(cfg.attention, MultiHeadLatentAttentionConfig) else softmax_attention
-    x = x + attention(cfg.attention, _below(weights, "attention"), norm(cfg.norm, weights, "attention_norm", x), **rows)
-    return x + mlp(cfg.mlp, _below(weights, "mlp"), norm(cfg.norm, weights, "mlp_norm", x))
+    attended = attention(
+        cfg.attention, _below(weights, "attention"), norm(cfg.norm, weights, "attention_norm", x), **rows
+    )
+    x = x + cfg.residual_scale * attended
+    return x + cfg.residual_scale * mlp(cfg.mlp, _below(weights, "mlp"), norm(cfg.norm, weights, "mlp_norm", x))
 
 
 def _below(weights, prefix: str) -> dict[str, np.ndarray]:

@@ -8,11 +8,12 @@ from attn.variants import Attention
 
 
 class BlockConfig(Config):
-    """h = x + attention(norm(x));  y = h + mlp(norm(h))  (the pre-norm form of Xiong et al. 2020)."""
+    """h = x + r attention(norm(x));  y = h + r mlp(norm(h))  with r = residual_scale (pre-norm, Xiong et al. 2020)."""
 
     attention: Attention
     mlp: MLPConfig
     norm: NormConfig
+    residual_scale: float = 1.0
 
     def sizes(self) -> dict[str, int]:
         return {"M": self.attention.input_dim}

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from attn.config import Config, Size, Tuple
 from attn.layout import Layout, Projection, Table
@@ -10,6 +10,8 @@ from attn.models.block import BlockConfig
 from attn.models.mlp import MLPConfig
 from attn.models.norm import NormConfig
 from attn.variants import Attention
+
+Factor = Annotated[float, Field(gt=0)]
 
 
 class DecoderConfig(Config):
@@ -23,6 +25,10 @@ class DecoderConfig(Config):
         norm: the norm before each half of a block, and before the head.
         tied: the head is the embedding, transposed, and is stored once.
         learned_positions: rows of a learned table of positions; None where the attention is rotary.
+        embed_scale: what embeddings are multiplied by (Gemma, MiniCPM, Granite).
+        residual_scale: what each half of a block is multiplied by before it is added (MiniCPM, Granite).
+        logit_scale: what logits are multiplied by (MiniCPM, Granite, Cohere).
+        logit_softcap: c in c * tanh(logits / c), after the scale (Gemma 2).
     """
 
     variant: Literal["decoder"] = "decoder"
@@ -33,6 +39,10 @@ class DecoderConfig(Config):
     norm: NormConfig = NormConfig()
     tied: bool = True
     learned_positions: Size | None = None
+    embed_scale: Factor = 1.0
+    residual_scale: Factor = 1.0
+    logit_scale: Factor = 1.0
+    logit_softcap: Factor | None = None
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
@@ -42,7 +52,8 @@ class DecoderConfig(Config):
     @property
     def blocks(self) -> tuple[BlockConfig, ...]:
         """The block of each layer."""
-        return tuple(BlockConfig(attention=attention, mlp=self.mlp, norm=self.norm) for attention in self.attentions)
+        shared = {"mlp": self.mlp, "norm": self.norm, "residual_scale": self.residual_scale}
+        return tuple(BlockConfig(attention=attention, **shared) for attention in self.attentions)
 
     def sizes(self) -> dict[str, int]:
         sizes = {"V": self.vocab_size, "M": self.mlp.input_dim, "L": self.layers}

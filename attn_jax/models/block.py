@@ -6,13 +6,14 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from attn.models.block import BlockConfig
+from attn_jax.functional import scaled
 from attn_jax.models.mlp import MLP
 from attn_jax.parts import declare
 from attn_jax.scope import Scope
 
 
 class Block(nn.Module):
-    """h = x + attention(norm(x));  y = h + mlp(norm(h))."""
+    """h = x + r attention(norm(x));  y = h + r mlp(norm(h)), with r = residual_scale."""
 
     cfg: BlockConfig
     attention: nn.Module
@@ -27,5 +28,5 @@ class Block(nn.Module):
     ) -> tuple[Array, Any]:
         """(y, store) in a scope that is already surveyed."""
         attended, store = self.attention.within(scope, self.attention_norm(x), None, store, deterministic)
-        x = x + attended
-        return x + self.mlp(self.mlp_norm(x)), store
+        x = x + scaled(attended, self.cfg.residual_scale)
+        return x + scaled(self.mlp(self.mlp_norm(x)), self.cfg.residual_scale), store

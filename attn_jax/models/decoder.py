@@ -9,11 +9,12 @@ from jaxtyping import Array, Bool, Int
 from attn.call import check_range, check_tokens
 from attn.models.decoder import DecoderConfig
 from attn_jax.caches.cache import Cache
-from attn_jax.functional import select, wide
+from attn_jax.functional import capped, scaled, select, wide
 from attn_jax.layers import ATTENTIONS
 from attn_jax.models.block import Block
 from attn_jax.parts import declare
 from attn_jax.scope import check_values, concrete, survey
+from attn_jax.tokens import describe
 
 
 class Decoder(nn.Module):
@@ -57,6 +58,7 @@ class Decoder(nn.Module):
             cache.check(self.cfg, tokens.shape[0], call)
         ledgers = () if cache is None else cache.ledgers
         check_values(call, ledgers, tokens.shape[1])
+        self._check_places(*tokens.shape, **call, counts=ledgers[0].counts if ledgers else None)
         scopes = [survey(*tokens.shape, **call, ledger=ledger) for ledger in ledgers or (None,)]
         valid = scopes[0].queries.valid
         tokens = tokens if valid is None else jnp.where(valid, tokens, 0)
@@ -82,17 +84,22 @@ class Decoder(nn.Module):
         if concrete(tokens):
             real = tokens if valid is None else jnp.where(valid, tokens, 0)
             check_range("tokens", int(real.min()), int(real.max()), self.cfg.vocab_size)
-            if self.cfg.learned_positions is not None and positions is not None:
-                check_range("positions", int(positions.min()), int(positions.max()), self.cfg.learned_positions)
+
+    def _check_places(self, batch, length, **rows):
+        if self.cfg.learned_positions is not None:
+            tokens, _, _ = describe(batch, length, **rows)
+            places = select(tokens.valid, tokens.positions)
+            if concrete(places):
+                check_range("positions", int(places.min()), int(places.max()), self.cfg.learned_positions)
 
     def _through(self, scopes, tokens, cache, deterministic):
         layers = range(self.cfg.layers)
         of_layer = [0 for _ in layers] if cache is None else cache.layers
         stores = [None for _ in layers] if cache is None else cache.stores
         queries = scopes[0].queries
-        x = self.embed(tokens)
+        x = scaled(self.embed(tokens), self.cfg.embed_scale)
         if self.cfg.learned_positions is not None:
-            x = x + self.positions(queries.positions)
+            x = x + self.positions(select(queries.valid, queries.positions))
         x = select(queries.valid, x)
         kept = []
         for layer, scope, store in zip(self.layers, of_layer, stores, strict=True):
@@ -100,4 +107,5 @@ class Decoder(nn.Module):
             kept.append(store)
         x = self.norm(x)
         logits = self.embed.attend(x) if self.cfg.tied else self.head(x)
-        return select(queries.valid, logits.astype(wide(logits.dtype))), tuple(kept)
+        logits = scaled(logits.astype(wide(logits.dtype)), self.cfg.logit_scale)
+        return select(queries.valid, capped(logits, self.cfg.logit_softcap)), tuple(kept)

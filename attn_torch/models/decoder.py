@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from attn.call import check_range, check_tokens
 from attn.models.decoder import DecoderConfig
 from attn_torch.caches.cache import Cache
-from attn_torch.functional import select, wide
+from attn_torch.functional import capped, scaled, select, wide
 from attn_torch.layers import ATTENTIONS
 from attn_torch.models.block import Block
 from attn_torch.parts import declare
 from attn_torch.scope import check_values, concrete, survey
+from attn_torch.tokens import describe
 
 
 class Decoder(nn.Module):
@@ -56,9 +57,10 @@ class Decoder(nn.Module):
             cache.check(self.cfg, tokens.shape[0], call)
         ledgers = () if cache is None else cache.ledgers
         check_values(call, ledgers, tokens.shape[1])
+        self._check_places(*tokens.shape, **call, counts=ledgers[0].counts if ledgers else None, device=tokens.device)
         scopes = [survey(*tokens.shape, **call, ledger=ledger, device=tokens.device) for ledger in ledgers or (None,)]
         valid = scopes[0].queries.valid
-        tokens = tokens if valid is None else torch.where(valid, tokens, 0)
+        tokens = select(valid, tokens.long())
         logits, stores = self._through(scopes, tokens, cache)
         if cache is None:
             return logits
@@ -79,19 +81,23 @@ class Decoder(nn.Module):
         """
         check_tokens(self.cfg, tokens, positions=positions, valid=valid, segments=segments)
         if concrete():
-            real = tokens if valid is None else torch.where(valid, tokens, 0)
+            real = select(valid, tokens.long())
             check_range("tokens", int(real.min()), int(real.max()), self.cfg.vocab_size)
-            if self.cfg.learned_positions is not None and positions is not None:
-                check_range("positions", int(positions.min()), int(positions.max()), self.cfg.learned_positions)
+
+    def _check_places(self, batch, length, **rows):
+        if self.cfg.learned_positions is not None and concrete():
+            tokens, _, _ = describe(batch, length, **rows)
+            places = select(tokens.valid, tokens.positions)
+            check_range("positions", int(places.min()), int(places.max()), self.cfg.learned_positions)
 
     def _through(self, scopes, tokens, cache):
         layers = range(self.cfg.layers)
         of_layer = [0 for _ in layers] if cache is None else cache.layers
         stores = [None for _ in layers] if cache is None else cache.stores
         queries = scopes[0].queries
-        x = self.embed(tokens)
+        x = scaled(self.embed(tokens), self.cfg.embed_scale)
         if self.cfg.learned_positions is not None:
-            x = x + self.positions(queries.positions)
+            x = x + self.positions(select(queries.valid, queries.positions))
         x = select(queries.valid, x)
         kept = []
         for layer, scope, store in zip(self.layers, of_layer, stores, strict=True):
@@ -99,4 +105,5 @@ class Decoder(nn.Module):
             kept.append(store)
         x = self.norm(x)
         logits = self.embed.attend(x) if self.cfg.tied else self.head(x)
-        return select(queries.valid, logits.to(wide(logits.dtype))), tuple(kept)
+        logits = scaled(logits.to(wide(logits.dtype)), self.cfg.logit_scale)
+        return select(queries.valid, capped(logits, self.cfg.logit_softcap)), tuple(kept)
