@@ -15,17 +15,23 @@ from attn import tensorfile
 from attn.checkpoint import CONFIG, MODEL, write_text
 from attn.files import FilePath, load_json
 from attn.hub.configs import read_config, write_config
+from attn.hub.deepseek_v2 import DEEPSEEK_V2
+from attn.hub.deepseek_v3 import DEEPSEEK_V3
 from attn.hub.engine import Linked, check, check_tied, plan, spare
 from attn.hub.gpt2 import GPT2
 from attn.hub.llama import LLAMA
 from attn.hub.llama2c import LLAMA2C, Llama2cFile
+from attn.hub.minicpm3 import MINICPM3
 from attn.hub.mistral import MISTRAL
 from attn.hub.page import Page
 from attn.hub.qwen2 import QWEN2
+from attn.hub.youtu import YOUTU
 from attn.models import DecoderConfig
 from attn.shards import read_sharded
 
-PAGES: dict[str, Page] = {page.model_type: page for page in (LLAMA, MISTRAL, QWEN2, GPT2)}
+PAGES: dict[str, Page] = {
+    page.model_type: page for page in (LLAMA, MISTRAL, QWEN2, GPT2, YOUTU, DEEPSEEK_V3, DEEPSEEK_V2, MINICPM3)
+}
 """Every model_type of Hugging Face that we read, in the order in which `write` tries them."""
 
 __all__ = ["PAGES", "read", "write"]

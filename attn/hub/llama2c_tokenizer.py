@@ -61,14 +61,14 @@ class Llama2cTokenizer:
             numbers[place : place + 2] = [merged]
         return numbers
 
-    def decode(self, numbers: Iterable[int]) -> str:
-        """The text of some numbers; the space that encoding put after the start token is taken away again.
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of some tokens; the space that encoding put after the start token is taken away again.
 
         Raises:
-            ValueError: a number names no piece.
+            ValueError: a token is not the number of a piece.
         """
         text, before = b"", None
-        for number in map(int, numbers):
+        for number in map(int, tokens):
             if not 0 <= number < self.vocab_size:
                 raise ValueError(f"a token must lie between 0 and {self.vocab_size - 1}; got {number}.")
             piece = self._text(number)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from attn.call import check_range
 from attn.config import Config
 from attn.mathematics.decoder import decoder
 from attn.mathematics.latent import latent_attention
 from attn.mathematics.softmax import softmax_attention
 from attn.models.decoder import DecoderConfig
+from attn.positions import LONGEST
 from attn.variants.latent.latent import MultiHeadLatentAttentionConfig
 from attn.variants.softmax.base import SoftmaxConfig
 from attn.weights import check_weights, shapes_of

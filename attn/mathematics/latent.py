@@ -12,7 +12,7 @@ ROUNDINGS = 7
 
 def latent_attention(cfg, weights, x, context=None, *, allowed=None, bias=None, **rows) -> np.ndarray:
     """y of multi-head latent attention; see `attn.reference` for the arguments."""
-    check_call(cfg, x, context, allowed=allowed, bias=bias, **rows)
+    check_call(cfg, x, context, allowed=allowed, bias=None if bias is None else bias.real, **rows)
     x, context, queries, keys = sides(x, context, rows)
     latent = normed(cfg, weights, "kv_norm", project(weights, "kv_down", context))
     q = query_heads(cfg, weights, x)

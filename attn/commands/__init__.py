@@ -1,0 +1,1 @@
+"""The commands of `attn`, one in each file, as a function `run`."""
