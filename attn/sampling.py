@@ -32,14 +32,19 @@ class Sampling(Frozen):
         return np.stack(rows)
 
 
-def check_generation(cfg, length: int, steps: int, sampling: Sampling) -> None:
+def check_generation(cfg, length: int, steps: int, sampling: Sampling, beams: int = 1) -> None:
     """Refuse a generation that cannot be finished.
 
     Raises:
-        ValueError: no steps; more tokens than the model has positions; a stop token that is not in the vocabulary.
+        ValueError: no steps; beams that draw, or more of them than tokens; more tokens than the model has positions; a
+            stop token that is not in the vocabulary.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1; got {steps}.")
+    if not 1 <= beams <= cfg.vocab_size:
+        raise ValueError(f"beams must lie between 1 and {cfg.vocab_size}; got {beams}.")
+    if beams > 1 and sampling.temperature:
+        raise ValueError(f"temperature must be 0 for a beam search, which draws nothing; got {sampling.temperature}.")
     if length < 1:
         raise ValueError(f"tokens must hold at least one position; got {length}.")
     if cfg.learned_positions is not None and length + steps > cfg.learned_positions:

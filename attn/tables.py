@@ -6,13 +6,12 @@ from math import prod
 from re import split
 from typing import NamedTuple
 
+from attn.caching import attentions, numbers_per_token
 from attn.config import Config
 from attn.layout import Leaf, Projection, leaves
-from attn.letters import shape_of
-from attn.models import MODELS, DecoderConfig
+from attn.models import MODELS
 from attn.presets import SIZES, small
 from attn.variants import VARIANTS
-from attn.variants.base import AttentionConfig
 from attn.weights import count
 
 
@@ -69,18 +68,6 @@ def letters(leaf: Leaf) -> str:
     return part.axes
 
 
-def attentions(cfg: Config) -> tuple[AttentionConfig, ...]:
-    """The attention of each layer; a variant is one layer."""
-    if isinstance(cfg, AttentionConfig):
-        return (cfg,)
-    return cfg.attentions if isinstance(cfg, DecoderConfig) else ()
-
-
-def kept(cfg: AttentionConfig) -> int:
-    """How many numbers a cache keeps of each token in one layer."""
-    return sum(prod(shape_of(axes, cfg.sizes())) for axes in cfg.kept.values())
-
-
 def markdown(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """A table in Markdown."""
     header = list(header)
@@ -99,7 +86,7 @@ def variants() -> str:
                 f"`{name}`",
                 f"`{page.__name__}({given})`",
                 f"{count(cfg):,}",
-                kept(*attentions(cfg)),
+                numbers_per_token(*attentions(cfg)),
                 f"`{formula(page)}`",
             )
         )

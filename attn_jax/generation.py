@@ -10,8 +10,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn.sampling import Sampling, check_generation
+from attn_jax.beams import search
 from attn_jax.caches.building import init_cache
 from attn_jax.functional import wide
+from attn_jax.tokens import last
 
 
 def generate(
@@ -26,11 +28,13 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     stop: int | None = None,
+    beams: int = 1,
 ) -> Int[Array, "B T+steps"]:
     """The prompt and `steps` more tokens.
 
-    A draw depends on the seed, the row and the step alone, and both twins draw alike. After its stop token a row
-    repeats it. Prompts of different lengths come padded, on either side, with `valid`.
+    A draw depends on the seed, the row and the step alone, and both twins draw alike. With `beams` nothing is drawn: it
+    is the best of so many candidates by the sum of their log-probabilities. After its stop token a row repeats it.
+    Prompts of different lengths come padded, on either side, with `valid`.
 
     Raises:
         ValueError: an argument is out of range, or the tokens do not fit the model; nothing is computed.
@@ -38,12 +42,15 @@ def generate(
     sampling = Sampling(temperature=float(temperature), top_k=top_k, top_p=float(top_p), seed=seed, stop=stop)
     tokens = jnp.asarray(tokens)
     B, T = tokens.shape
-    check_generation(module.cfg, T, steps, sampling)
+    check_generation(module.cfg, T, steps, sampling, beams)
     dtype = module.dtype or jax.tree.leaves(variables)[0].dtype
     uniforms = jnp.asarray(sampling.uniforms(B, steps), wide(dtype))
     module.check(tokens, valid)
-    limits = (sampling.temperature or 1.0, top_k or module.cfg.vocab_size, sampling.top_p)
     ended = -1 if stop is None else stop
+    if beams > 1:
+        new = search(module, dtype, variables, tokens, valid, steps=steps, beams=beams, stop=ended)
+        return jnp.concatenate([tokens, new.astype(tokens.dtype)], axis=1)
+    limits = (sampling.temperature or 1.0, top_k or module.cfg.vocab_size, sampling.top_p)
     new = _generate(module, dtype, temperature == 0, variables, tokens, valid, uniforms, limits, ended)
     return jnp.concatenate([tokens, new.astype(tokens.dtype)], axis=1)
 
@@ -69,15 +76,6 @@ def _generate(module, dtype, greedy, variables, tokens, valid, uniforms, limits,
     state = (jnp.asarray(1), new, cache, first == stop)
     state = lax.while_loop(lambda state: (state[0] < steps) & ~state[3].all(), advance, state)
     return state[1]
-
-
-def last(logits: Float[Array, "B T V"], valid: Bool[Array, "B T"] | None) -> Float[Array, "B V"]:
-    """The logits of each row's last valid token."""
-    if valid is None:
-        return logits[:, -1]
-    T = logits.shape[1]
-    index = jnp.where(valid, jnp.arange(T), 0).max(axis=-1)
-    return jnp.take_along_axis(logits, jnp.broadcast_to(index, logits.shape[:1])[:, None, None], axis=1)[:, 0]
 
 
 def draw(

@@ -62,8 +62,8 @@ def value_and_gradients(
         variables = from_neutral(cfg, weights)
         arrays = {name: as_jax(name, array) for name, array in inputs.items()}
         sources = {name: arrays.pop(name) for name in real}
-        cotangent = as_jax("cotangent", cotangent.astype(dtype))
-        y, of_inputs, of_weights = _compiled()(cfg, sources, arrays, variables, cotangent)
+        direction = as_jax("cotangent", cotangent.astype(dtype))
+        y, of_inputs, of_weights = _compiled()(cfg, sources, arrays, variables, direction)
     # A compiled function returns a dict in the order of the alphabet.
     of_inputs = {name: np.array(of_inputs[name]) for name in real}
     return np.array(y), of_inputs | to_neutral(cfg, of_weights)
@@ -86,10 +86,10 @@ def _is_known(name: str, value: Any) -> bool:
     return True
 
 
-def _value_and_gradients(cfg, sources, others, variables, cotangent):
-    def value(sources, variables):
+def _value_and_gradients(cfg, sources, others, variables, direction):
+    def value(sources, variables) -> Any:
         inputs = sources | others
         return build(cfg).apply(variables, inputs.pop("x"), **inputs)
 
     y, pullback = jax.vjp(value, sources, variables)
-    return y, *pullback(cotangent.astype(y.dtype))
+    return y, *pullback(direction.astype(y.dtype))

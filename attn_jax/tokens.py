@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 class Tokens(NamedTuple):
@@ -100,3 +100,12 @@ def lengths(tokens: Tokens) -> Int[Array, "B|1 T|1"]:
         return positions.max(axis=1, keepdims=True) + 1
     same = tokens.segments[:, :, None] == tokens.segments[:, None, :]
     return jnp.where(same, positions[:, None, :], 0).max(axis=2) + 1
+
+
+def last(logits: Float[Array, "B T V"], valid: Bool[Array, "B T"] | None) -> Float[Array, "B V"]:
+    """The logits of each row's last valid token."""
+    if valid is None:
+        return logits[:, -1]
+    T = logits.shape[1]
+    index = jnp.where(valid, jnp.arange(T), 0).max(axis=-1)
+    return jnp.take_along_axis(logits, jnp.broadcast_to(index, logits.shape[:1])[:, None, None], axis=1)[:, 0]

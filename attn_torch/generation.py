@@ -5,11 +5,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attn.sampling import Sampling, check_generation
+from attn_torch.beams import search
 from attn_torch.caches.building import init_cache
 from attn_torch.functional import wide
+from attn_torch.tokens import last
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate(
     module: nn.Module,
     tokens: Int[Tensor, "B T"],
@@ -21,23 +23,28 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     stop: int | None = None,
+    beams: int = 1,
 ) -> Int[Tensor, "B T+steps"]:
     """The prompt and `steps` more tokens.
 
-    A draw depends on the seed, the row and the step alone, and both twins draw alike. After its stop token a row
-    repeats it. Prompts of different lengths come padded, on either side, with `valid`.
+    A draw depends on the seed, the row and the step alone, and both twins draw alike. With `beams` nothing is drawn: it
+    is the best of so many candidates by the sum of their log-probabilities. After its stop token a row repeats it.
+    Prompts of different lengths come padded, on either side, with `valid`.
 
     Raises:
         ValueError: an argument is out of range, or the tokens do not fit the model; nothing is computed.
     """
     sampling = Sampling(temperature=float(temperature), top_k=top_k, top_p=float(top_p), seed=seed, stop=stop)
     B, T = tokens.shape
-    check_generation(module.cfg, T, steps, sampling)
+    check_generation(module.cfg, T, steps, sampling, beams)
     dtype = module.dtype or next(module.parameters()).dtype
     uniforms = torch.from_numpy(sampling.uniforms(B, steps)).to(tokens.device, wide(dtype))
     module.check(tokens, valid)
-    limits = (sampling.temperature or 1.0, top_k or module.cfg.vocab_size, sampling.top_p)
     ended = -1 if stop is None else stop
+    if beams > 1:
+        new = search(module, dtype, tokens, valid, steps=steps, beams=beams, stop=ended)
+        return torch.cat([tokens, new.to(tokens.dtype)], dim=1)
+    limits = (sampling.temperature or 1.0, top_k or module.cfg.vocab_size, sampling.top_p)
     new = _generate(module, dtype, temperature == 0, tokens, valid, uniforms, limits, ended)
     return torch.cat([tokens, new.to(tokens.dtype)], dim=1)
 
@@ -63,15 +70,6 @@ def _generate(module, dtype, greedy, tokens, valid, uniforms, limits, stop):
         new[:, step] = token
         done = done | (token == stop)
     return new
-
-
-def last(logits: Float[Tensor, "B T V"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B V"]:
-    """The logits of each row's last valid token."""
-    if valid is None:
-        return logits[:, -1]
-    T = logits.shape[1]
-    index = torch.where(valid, torch.arange(T, device=valid.device), 0).amax(dim=-1)
-    return logits[torch.arange(logits.shape[0], device=valid.device), index]
 
 
 def draw(

@@ -64,8 +64,8 @@ def value_and_gradients(
         tensors = {name: as_torch(array) for name, array in inputs.items()}
         sources = {name: tensors[name].requires_grad_() for name in real} | dict(module.named_parameters())
         y = module(tensors.pop("x"), **tensors)
-        cotangent = as_torch(cotangent.astype(dtype)).to(y.dtype)
-        gradients = torch.autograd.grad(y, tuple(sources.values()), cotangent, materialize_grads=True)
+        direction = as_torch(cotangent.astype(dtype)).to(y.dtype)
+        gradients = torch.autograd.grad(y, tuple(sources.values()), direction, materialize_grads=True)
     arrays = {name: as_numpy(gradient) for name, gradient in zip(sources, gradients, strict=True)}
     of_inputs = {name: arrays.pop(name) for name in real}
     return as_numpy(y), of_inputs | dict(from_torch(cfg, arrays))

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -100,3 +100,12 @@ def lengths(tokens: Tokens) -> Int[Tensor, "B|1 T|1"]:
         return positions.amax(dim=1, keepdim=True) + 1
     same = tokens.segments[:, :, None] == tokens.segments[:, None, :]
     return torch.where(same, positions[:, None, :], 0).amax(dim=2) + 1
+
+
+def last(logits: Float[Tensor, "B T V"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B V"]:
+    """The logits of each row's last valid token."""
+    if valid is None:
+        return logits[:, -1]
+    T = logits.shape[1]
+    index = torch.where(valid, torch.arange(T, device=valid.device), 0).amax(dim=-1)
+    return logits[torch.arange(logits.shape[0], device=valid.device), index]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,7 +40,8 @@ def _asked_for(config: str | None, variant: str | None, dtype: str) -> tuple[int
 
     if config is None:
         return len(parity.cases(variant)), parity.check_all(dtype, variant=variant)
-    chosen = cases_of(read_source(config).cfg)
+    cfg: Any = read_source(config).cfg
+    chosen = cases_of(cfg)
 
     def reports() -> Iterator[Report]:
         for case in chosen:

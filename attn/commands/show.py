@@ -49,12 +49,13 @@ def _cache(cfg: Config) -> Table:
     """What a cache keeps of one token in one layer; layers that keep the same share a line."""
     from collections import Counter
 
-    from attn.tables import attentions, kept
+    from attn.caching import attentions, numbers_per_token
     from attn.terminal import table
 
     rows = []
     for attention, layers in Counter(attentions(cfg)).items():
         names = ", ".join(f"{name} [{axes}]" for name, axes in attention.kept.items())
-        rows.append((names, layers, kept(attention), *(kept(attention) * size for size in BYTES.values())))
+        numbers = numbers_per_token(attention)
+        rows.append((names, layers, numbers, *(numbers * size for size in BYTES.values())))
     header = ("cache per token and layer", "layers", "numbers", *(f"bytes in {name}" for name in BYTES))
     return table(header, rows, right=header[1:])

@@ -59,8 +59,8 @@ def read(path: FilePath) -> tuple[DecoderConfig, Mapping[str, np.ndarray]]:
 def write(folder: FilePath, cfg: DecoderConfig, weights: Mapping[str, np.ndarray]) -> None:
     """Write a decoder as a Hugging Face folder that transformers 5 reads: config.json and model.safetensors.
 
-    The model_type is the first of `PAGES` that can say all of the config. Weights keep their dtype. Interleaved rotary
-    pairs are written in halves, as the files have them. What a decoder's config does not know is left open: special
+    The model_type is the first of `PAGES` that can say all of the config. Weights keep their dtype. Rotary pairs are
+    written in the layout of the format, halves in most. What a decoder's config does not know is left open: special
     tokens are null, and the longest text is 2048 unless the rotary positions say what they were made for.
 
     Raises:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from attn.hub.experts import Dense
 from attn.hub.fields import Field
 from attn.hub.known import HARMLESS
-from attn.hub.latent import LatentHeads, tensors
+from attn.hub.latent import LATENT, LatentHeads, tensors
 from attn.hub.rotary import Rotary
-from attn.hub.youtu import LATENT, YOUTU
+from attn.hub.youtu import YOUTU
 
 DEEPSEEK_V2 = replace(
     YOUTU,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from attn.hub.experts import Dense
 from attn.hub.fields import Field
-from attn.hub.latent import LatentHeads
+from attn.hub.latent import LATENT, LatentHeads
 from attn.hub.rotary import Rotary
-from attn.hub.youtu import LATENT, YOUTU
+from attn.hub.youtu import YOUTU
 
 DEEPSEEK_V3 = replace(
     YOUTU,

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn.hub.facts import Facts
-from attn.hub.fields import REQUIRED, Fields, shared, size
-from attn.hub.llama import LLAMA
+from attn.hub.fields import REQUIRED, Always, Fields, shared, size
+from attn.hub.known import SILENT
+from attn.hub.llama import BASICS, LLAMA
 from attn.hub.page import Pairs, Rule, Split, SplitWithin
+from attn.masks import Causal
+from attn.variants.latent.latent import LatentNorm
+
+# The norms on the latents do not follow rms_norm_eps.
+LATENT = (*BASICS, Always((("attention.mask", Causal()), ("attention.latent_norm", LatentNorm(eps=1e-6)))))
+"""What every format of latent attention says in the same words and with the same defaults."""
+
+DERIVED = SILENT | {"auto_map", "embedding_initializer_range", "head_dim", "num_key_value_heads", "qk_head_dim"}
+"""Fields that say nothing of the logits: some follow from others here, and transformers sets head_dim to R."""
 
 NAMES = {
     "heads": "num_attention_heads",
@@ -47,7 +57,8 @@ class LatentHeads:
 
     def read(self, fields: Fields) -> Facts:
         heads = size(fields, NAMES["heads"])
-        queries = size(fields, NAMES["q_lora_rank"]) if fields.get("q_lora_rank", self.q_lora_rank) else None
+        queries = fields.get(NAMES["q_lora_rank"], self.q_lora_rank)
+        queries = None if queries is None else size({NAMES["q_lora_rank"]: queries}, NAMES["q_lora_rank"])
         own = {
             "variant": "latent",
             "heads": heads,

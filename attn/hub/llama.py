@@ -18,16 +18,21 @@ ACTIVATIONS = (
     ("gelu_new", "gelu_tanh"),
 )
 
-SIZES = (
+BASICS = (
     Field("vocab_size", "vocab_size"),
     Field("num_hidden_layers", "layers"),
     Width("hidden_size"),
     Field("intermediate_size", "mlp.hidden_dim"),
     Field("hidden_act", "mlp.activation", absent="silu", values=ACTIVATIONS),
-    Field("rms_norm_eps", "norm.eps", absent=1e-6),
-    Field("tie_word_embeddings", "tied", absent=False),
     Always((("norm.kind", "rms"), ("mlp.gated", True))),
     TrainingOnly("attention_dropout", "attention.dropout"),
+)
+"""What every format around Llama's block says in the same words and with the same defaults."""
+
+SIZES = (
+    *BASICS,
+    Field("rms_norm_eps", "norm.eps", absent=1e-6),
+    Field("tie_word_embeddings", "tied", absent=False),
     Rotary(),
 )
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from attn.hub.fields import Field
 from attn.hub.known import HARMLESS
-from attn.hub.latent import LatentHeads, tensors
+from attn.hub.latent import LATENT, LatentHeads, tensors
 from attn.hub.rotary import Rotary
 from attn.hub.scales import DepthScale, WidthScale
-from attn.hub.youtu import LATENT, YOUTU
+from attn.hub.youtu import YOUTU
 
 MINICPM3 = replace(
     YOUTU,

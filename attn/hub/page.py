@@ -67,18 +67,22 @@ class SplitWithin:
 class Pairs:
     """Reorder the rows of each head from the file's rotary layout to that of our config, where they differ.
 
-    `heads` is the letter that counts the heads, `layout` the file's.
+    `heads` is the letter that counts the heads, None where all rows are one; `layout` is the file's. `last` is the
+    letter that counts the rows of a head that turn, its last ones; None where its first ones do.
     """
 
-    heads: str
+    heads: str | None
     layout: str = "half"
+    last: str | None = None
 
     def resolve(self, lanes: Shapes, place: Place) -> tuple[Shapes, tuple[Step, ...]]:
         if place.rope is None or place.rope.layout == self.layout:
             return lanes, ()
-        heads = place.sizes[self.heads]
+        heads = 1 if self.heads is None else place.sizes[self.heads]
         width = lanes[0][0] // heads
-        return lanes, (Pairing(heads, width, place.rope.rotated(width), self.layout == "half"),)
+        turned = width if self.last is None else place.sizes[self.last]
+        rotated = place.rope.rotated(turned)
+        return lanes, (Pairing(heads, width, rotated, self.layout == "half", width - turned),)
 
 
 def _joined(lanes: Shapes, axis: int) -> tuple[Shape, tuple[int, ...]]:

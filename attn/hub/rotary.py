@@ -7,6 +7,8 @@ from attn.hub.facts import Facts
 from attn.hub.fields import Fields, shared, size
 from attn.rope import DynamicRope, LinearRope, Llama3Rope, LongRope, Rope, Rotation, YarnRope
 
+Layout = Literal["half", "interleaved"]
+
 ORIGINAL, LONGEST = "original_max_position_embeddings", "max_position_embeddings"
 YARN = ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
 
@@ -27,7 +29,7 @@ TYPES = ("rope_type", "type")
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions over the whole width of a head.
+    """Rotary positions over the whole width of a head, or over all the numbers that a latent attention turns.
 
     New form: `rope_parameters`, an object with rope_type and rope_theta. Old form: `rope_theta`, and `rope_scaling`,
     which is null or an object with rope_type, or with type. What an object says goes before what stands beside it;
@@ -38,15 +40,18 @@ class Rotary:
         theta: the format's own.
         layout: which numbers of a head form a pair, as the file has them.
         length: the longest text that is declared where our config does not say.
+        interleave: a field that says whether pairs are interleaved; where it is absent, `layout` is.
     """
 
     theta: float = 10000.0
-    layout: Literal["half", "interleaved"] = "half"
+    layout: Layout = "half"
     length: int = 2048
+    interleave: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return ("rope_parameters", "rope_theta", "rope_scaling", LONGEST, ORIGINAL)
+        own = () if self.interleave is None else (self.interleave,)
+        return ("rope_parameters", "rope_theta", "rope_scaling", LONGEST, ORIGINAL, *own)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -67,15 +72,26 @@ class Rotary:
         lacking = [name for name, field in make.model_fields.items() if field.is_required() and name not in own]
         if lacking:
             raise ValueError(f"rope_type {kind!r} needs {', '.join(lacking)}, it has {said}")
-        return {"attention.rope": make(theta=theta, layout=self.layout, **own)}
+        return {"attention.rope": make(theta=theta, layout=self._layout(fields), **own)}
+
+    def _layout(self, fields: Fields) -> Layout:
+        if self.interleave is None or self.interleave not in fields:
+            return self.layout
+        interleaved = fields[self.interleave]
+        # Null reads as false in transformers, and as the default elsewhere.
+        if not isinstance(interleaved, bool):
+            raise ValueError(f"{self.interleave} must be true or false, not {interleaved!r}")
+        return "interleaved" if interleaved else "half"
 
     def write(self, facts: Facts) -> dict[str, Any]:
         rope = shared(facts, "attention.rope")
         if rope is None:
             raise ValueError(f"attention.rope must be one of {', '.join(KINDS)}, not None")
-        width = shared(facts, "attention.dim_k") // shared(facts, "attention.heads")
+        width, whole = shared(facts, "attention.rope_dim"), "all of rope_dim"
+        if width is None:
+            width, whole = shared(facts, "attention.dim_k") // shared(facts, "attention.heads"), "the whole head's"
         if rope.rotated(width) != width:
-            raise ValueError(f"attention.rope.width must be {width}, the whole head's, not {rope.width}")
+            raise ValueError(f"attention.rope.width must be {width}, {whole}, not {rope.width}")
         said = {key: getattr(rope, OURS.get(key, key)) for key in KINDS[rope.kind][1]}
         said = {key: list(value) if isinstance(value, tuple) else value for key, value in said.items()}
         said = {key: value for key, value in said.items() if value is not None}
@@ -83,7 +99,8 @@ class Rotary:
         longest = self.length if original is None else original
         if ORIGINAL in said:
             longest = int(longest * max(rope.factor, 1.0))
-        return {"rope_parameters": {"rope_theta": rope.theta, "rope_type": rope.kind} | said, LONGEST: longest}
+        layout = {} if self.interleave is None else {self.interleave: rope.layout == "interleaved"}
+        return {"rope_parameters": {"rope_theta": rope.theta, "rope_type": rope.kind} | said, LONGEST: longest} | layout
 
 
 def _said(fields: Fields) -> dict[str, Any]:

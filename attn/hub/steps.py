@@ -4,7 +4,7 @@ A step takes a list of arrays, one a lane, to another list. None computes and no
 them and its inverse undo each other to the bit. Steps are values: a chain is shortened before it runs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -55,24 +55,26 @@ class Reshape:
 class Pairing:
     """The rows of the only lane from one rotary layout to the other, head by head.
 
-    Of the `width` rows of each of `heads` heads, the first `rotated` form pairs: (i, i + rotated/2) where the layout is
-    half, (2i, 2i + 1) where it is interleaved.
+    Of the `width` rows of each of `heads` heads, `rotated` form pairs, row `start` being the first: (i, i + rotated/2)
+    where the layout is half, (2i, 2i + 1) where it is interleaved.
     """
 
     heads: int
     width: int
     rotated: int
     interleave: bool
+    start: int = 0
 
     def run(self, lanes: Lanes) -> Lanes:
         pairs = np.arange(self.rotated)
         pairs = pairs.reshape(2, -1).T if self.interleave else pairs.reshape(-1, 2).T
-        head = np.concatenate([pairs.reshape(-1), np.arange(self.rotated, self.width)])
+        before, after = np.arange(self.start), np.arange(self.start + self.rotated, self.width)
+        head = np.concatenate([before, self.start + pairs.reshape(-1), after])
         rows = np.arange(self.heads)[:, None] * self.width + head
         return [lanes[0][rows.reshape(-1)]]
 
     def inverse(self) -> "Pairing":
-        return Pairing(self.heads, self.width, self.rotated, not self.interleave)
+        return replace(self, interleave=not self.interleave)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ through rich say what was found.
 """
 
 from attn.parity.checking import check
-from attn.parity.founding import Case, cases, check_all
+from attn.parity.founding import Case, cases, cases_of, check_all
 from attn.parity.inputs import ARGUMENTS, Inputs, draw
 from attn.parity.report import Report, Row, summary
 
@@ -16,6 +16,7 @@ __all__ = [
     "Report",
     "Row",
     "cases",
+    "cases_of",
     "check",
     "check_all",
     "draw",

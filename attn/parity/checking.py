@@ -9,10 +9,12 @@ import numpy as np
 
 from attn.backends import BACKENDS, backend
 from attn.config import Config
+from attn.models.decoder import DecoderConfig
 from attn.parity.directions import derivatives, directions, gradient_error, norm, value
 from attn.parity.inputs import Inputs, draw
 from attn.parity.report import Report, Row
 from attn.tolerance import bound, by_row, check_dtype, floors, row_error
+from attn.variants.base import AttentionConfig
 
 WORST_PRODUCT = 1e-5
 """A float32 product that is further off than this was not computed in float32."""
@@ -25,7 +27,7 @@ Steps = tuple[np.ndarray, np.ndarray]
 
 
 def check(
-    cfg: Config,
+    cfg: AttentionConfig | DecoderConfig,
     dtype: str = "float32",
     *,
     batch: int = 2,

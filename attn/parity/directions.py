@@ -30,7 +30,7 @@ def directions(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 def derivatives(cfg: Config, inputs: Inputs, name: str, along: np.ndarray) -> np.ndarray:
     """The derivative of sum(cotangent * y) along each direction of one tensor."""
     steps = (value(cfg, inputs.moved(name, 1j * STEP * direction)) for direction in along)
-    return np.array([np.sum(inputs.cotangent * y.imag) / STEP for y in steps])
+    return np.array([np.sum(inputs.cotangent * np.imag(y)) / STEP for y in steps])
 
 
 def norm(derivatives: np.ndarray) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from attn.config import Config
 from attn.masks import Causal, SlidingWindow
 from attn.models import DecoderConfig
 from attn.models.mlp import MLPConfig
@@ -11,6 +10,7 @@ from attn.parity.checking import check
 from attn.parity.report import Report
 from attn.rope import Rope
 from attn.variants import (
+    AttentionConfig,
     CausalAttentionConfig,
     CrossAttentionConfig,
     GroupedQueryAttentionConfig,
@@ -26,7 +26,7 @@ WINDOW = SlidingWindow(width=5)
 HEADS = {"input_dim": M, "heads": 3, "dim_k": 3 * D, "dim_v": 3 * E, "bias": True}
 GROUPED = {"input_dim": M, "heads": 12, "kv_heads": 3, "dim_k": 12 * D, "dim_v": 12 * E, "bias": True}
 
-FOUNDING: tuple[Config, ...] = (
+FOUNDING: tuple[AttentionConfig | DecoderConfig, ...] = (
     SelfAttentionConfig(input_dim=M, dim_k=D, dim_v=E, bias=True, mask=SlidingWindow(width=5, symmetric=True)),
     CrossAttentionConfig(input_dim=M, context_dim=X, dim_k=D, dim_v=E, bias=True),
     CausalAttentionConfig(input_dim=M, dim_k=D, dim_v=E, bias=True),
@@ -51,7 +51,7 @@ FOUNDING: tuple[Config, ...] = (
 class Case(NamedTuple):
     """A config, and what its call brings along."""
 
-    cfg: Config
+    cfg: AttentionConfig | DecoderConfig
     arguments: tuple[str, ...]
 
 
@@ -68,10 +68,10 @@ def cases(variant: str | None = None) -> tuple[Case, ...]:
     return tuple(case for cfg in chosen for case in cases_of(cfg))
 
 
-def cases_of(cfg: Config) -> tuple[Case, ...]:
+def cases_of(cfg: AttentionConfig | DecoderConfig) -> tuple[Case, ...]:
     """The calls in which one config is compared."""
     calls = tuple(Case(cfg, arguments) for arguments in ((), ("valid",), ("segments",)))
-    if "context_dim" in type(cfg).model_fields and cfg.reads is None:
+    if isinstance(cfg, AttentionConfig) and "context_dim" in type(cfg).model_fields and cfg.reads is None:
         calls += (Case(cfg.replace(context_dim=X), ("valid",)),)
     return calls
 

@@ -117,10 +117,10 @@ def test_a_padded_row_is_kept_as_it_would_be_alone(twin, name):
     assert_close(y[valid], attn.reference(cfg, weights_of(cfg), x[valid][None])[0])
 
 
-@in_both_for("name", LAWFUL, ["grouped_query"])
+@in_both_for("name", ["causal", "grouped_query", "latent"], ["grouped_query"])
 def test_positions_that_are_given_stay_with_their_tokens(twin, name):
     cfg = LAWFUL[name]
-    positions = np.arange(T) + np.arange(B)[:, None] + (0 if name == "decoder" else 1500)
+    positions = np.arange(T) + np.arange(B)[:, None] + 1500
     expected = attn.reference(cfg, weights_of(cfg), tokens_of(cfg), positions=positions)
     assert_close(in_chunks(twin, cfg, tokens_of(cfg), [4, 4, 3], positions=positions), expected)
 

@@ -224,7 +224,7 @@ def test_a_folder_of_an_unknown_or_damaged_kind_is_refused(tmp_path):
     wrong = {'{"model_type": "bert"}': "'bert'", '{"model_type": [1]}': "[1]", "{}": "None", "[1]": "None"}
     for text, received in wrong.items():
         config.write_text(text)
-        with refused(f"{config} must have a model_type among llama, mistral, qwen2, gpt2; got {received}."):
+        with refused(f"{config} must have a model_type among {', '.join(hub.PAGES)}; got {received}."):
             hub.read(tmp_path)
     config.write_text("{")
     with refused(f"{config} is damaged: its JSON cannot be parsed; received b'{{'."):

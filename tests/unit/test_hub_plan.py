@@ -143,3 +143,12 @@ def test_a_page_may_take_apart_what_is_fused_within_each_head():
     again = Linked(tuple(link.inverse() for link in links), weights)
     for name, array in stored.items():
         np.testing.assert_array_equal(again[name], array)
+
+
+def test_only_the_last_rows_of_each_head_change_their_rotary_layout():
+    rows = np.array([90, 0, 1, 2, 3, 91, 10, 11, 12, 13])
+    assert Pairing(2, 5, 4, True, 1).run([rows])[0].tolist() == [90, 0, 2, 1, 3, 91, 10, 12, 11, 13]
+    rows = np.array([90, 0, 1, 2, 3, 4, 5])
+    step = Pairing(1, 7, 6, True, 1)
+    assert step.run([rows])[0].tolist() == [90, 0, 3, 1, 4, 2, 5]
+    assert step.inverse().run(step.run([rows]))[0].tolist() == rows.tolist()

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from attn.cli import app
 from attn.tables import refreshed
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +38,12 @@ def test_the_examples_print_what_they_say(tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "".join(output for _, output in blocks)
+
+
+def test_it_shows_what_the_command_shows():
+    shown = CliRunner().invoke(app, ["show", "multi_query"]).stdout
+    lines = [line.rstrip() for line in shown.strip().splitlines()]
+    assert "\n".join(["```text", "$ attn show multi_query", *lines, "```"]) in README
 
 
 def test_every_file_it_names_is_there():

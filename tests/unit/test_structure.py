@@ -200,7 +200,7 @@ def test_no_file_knows_the_machine_it_was_written_on():
         '"/ho' + 'me/someone"',
         "http://local" + "host",
         "--index-" + "url https",
-        "https://mirror:80" + "80/simple",
+        "https://mirror" + ":8080/simple",
         "10.0" + ".0.1",
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 
 import attn
 from attn import tables
+from attn.caching import numbers_per_token
 from attn.config import Config
 from attn.presets import NAMES, decoder, small
 
@@ -22,7 +23,7 @@ HEADS = {"input_dim": 12, "heads": 6, "dim_k": 18, "dim_v": 30}
     ids=lambda value: getattr(value, "variant", None),
 )
 def test_the_numbers_that_a_cache_keeps_of_a_token(cfg, numbers):
-    assert tables.kept(cfg) == numbers
+    assert numbers_per_token(cfg) == numbers
 
 
 def test_parameters_have_letters_and_shapes():
