@@ -32,11 +32,6 @@ class Plan(NamedTuple):
     length: int
 
 
-def attentions(cfg: Config) -> tuple[AttentionConfig, ...]:
-    """The attention of each layer; an attention variant is one layer."""
-    return getattr(cfg, "attentions", (cfg,))
-
-
 def plan(cfg: Config, batch: int, length: int, context_length: int | None = None) -> Plan:
     """Which slots a cache for `length` tokens a row must have.
 
@@ -46,7 +41,7 @@ def plan(cfg: Config, batch: int, length: int, context_length: int | None = None
     for name, size in (("batch", batch), ("length", length), ("context_length", context_length)):
         if size is not None and size < 1:
             raise ValueError(f"{name} must be at least 1; got {size}.")
-    layers = tuple(_slots(attention, length, context_length) for attention in attentions(cfg))
+    layers = tuple(_slots(attention, length, context_length) for attention in cfg.attentions)
     if context_length is not None and not any(slots.context for slots in layers):
         raise ValueError(f"context_length must be None where nothing reads a context; got {context_length}.")
     ledgers = tuple(dict.fromkeys(layers))
@@ -78,7 +73,7 @@ def check_use(cfg: Config, rows: int, batch: int, stored: list) -> None:
     """
     if rows != batch:
         raise ValueError(f"cache has {rows} rows; got a batch of {batch}.")
-    expected = [list(attention.kept) for attention in attentions(cfg)]
+    expected = [list(attention.kept) for attention in cfg.attentions]
     received = [list(names) for names in stored]
     if expected != received:
         raise ValueError(f"cache must keep {expected[0]} in each of {len(expected)} layers; got {received}.")
@@ -130,7 +125,7 @@ def _expected(cfg: Config, batch: int, length: int, context: int | None) -> dict
             shapes[f"ledgers.{i}.ready"] = ()
         else:
             shapes[f"ledgers.{i}.slots"] = (batch, kind.capacity, 3)
-    for i, (attention, layer) in enumerate(zip(attentions(cfg), slots.layers, strict=True)):
+    for i, (attention, layer) in enumerate(zip(cfg.attentions, slots.layers, strict=True)):
         rows = (batch, slots.ledgers[layer].capacity)
         shapes |= {
             f"layers.{i}.{name}": rows + shape_of(axes, attention.sizes()) for name, axes in attention.kept.items()

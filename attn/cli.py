@@ -16,7 +16,8 @@ class Refusing(TyperGroup):
         try:
             return super().invoke(ctx)
         except (ValueError, OSError, ModuleNotFoundError) as error:
-            if ctx.params.get("traceback"):
+            # A reader that has seen enough (`attn list | head`) is no error of anyone.
+            if ctx.params.get("traceback") or isinstance(error, BrokenPipeError):
                 raise
             from attn.terminal import sentence
 
@@ -31,7 +32,9 @@ app = typer.Typer(
 
 
 @app.callback()
-def attn(traceback: Annotated[bool, typer.Option(help="Show where an error was raised.")] = False) -> None:
+def attn(
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error was raised.")] = False,
+) -> None:
     """Every attention variant said once, and done twice: in JAX and in PyTorch."""
 
 

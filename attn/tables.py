@@ -6,7 +6,7 @@ from math import prod
 from re import split
 from typing import NamedTuple
 
-from attn.caching import attentions, numbers_per_token
+from attn.caching import numbers_per_token
 from attn.config import Config
 from attn.layout import Leaf, Projection, leaves
 from attn.models import MODELS
@@ -86,7 +86,7 @@ def variants() -> str:
                 f"`{name}`",
                 f"`{page.__name__}({given})`",
                 f"{count(cfg):,}",
-                numbers_per_token(*attentions(cfg)),
+                numbers_per_token(*cfg.attentions),
                 f"`{formula(page)}`",
             )
         )

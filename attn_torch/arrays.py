@@ -22,10 +22,10 @@ def as_torch(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array)
 
 
-def as_numpy(tensor: Tensor) -> np.ndarray:
+def as_numpy(array: Tensor) -> np.ndarray:
     """A copy on the numpy side, bit for bit."""
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype in BITS:
-        integer, numpy_dtype = BITS[tensor.dtype]
-        return tensor.view(integer).numpy().view(numpy_dtype).copy()
-    return tensor.numpy().copy()
+    array = array.detach().cpu().contiguous()
+    if array.dtype in BITS:
+        integer, numpy_dtype = BITS[array.dtype]
+        return array.view(integer).numpy().view(numpy_dtype).copy()
+    return array.numpy().copy()

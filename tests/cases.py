@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,10 @@ class Torch:
 
         return attn_torch.init_cache(cfg, batch, length, dtype=getattr(torch, dtype), **sizes)
 
+    def filled(self, array: Any, value: float) -> Any:
+        """An array like that one with a number everywhere."""
+        return array * 0 + value
+
 
 class Jax:
     """attn_jax on numpy arrays, in x64 where the weights are; a cache goes through as it is."""
@@ -212,8 +217,7 @@ class Jax:
 
         with jax.enable_x64(is_wide(weights)):
             module, variables = self.module(cfg, weights, **options or {})
-            function = partial(module.apply, method=method)
-            function = jax.jit(function) if compiled else function
+            function = partial(compiled_in_jax(), module, method) if compiled else partial(module.apply, method=method)
             call = {name: self.array(value) for name, value in call.items()}
             y = function(variables, *map(self.array, sides), **call)
             return (np.array(y[0]), y[1]) if isinstance(y, tuple) else np.array(y)
@@ -241,6 +245,13 @@ class Jax:
         with jax.enable_x64(dtype == "float64"):
             return attn_jax.init_cache(cfg, batch, length, dtype=dtype, **sizes)
 
+    def filled(self, array: Any, value: float) -> Any:
+        """An array like that one with a number everywhere."""
+        import jax
+
+        with jax.enable_x64(array.dtype == "float64"):
+            return array * 0 + value
+
 
 def by_every_kernel(twin: Any, cfg: Any, *args: Any, **call: Any) -> dict[str, Any]:
     """What each kernel and form makes of a call, by its name, those aside that say they cannot run it."""
@@ -253,6 +264,17 @@ def by_every_kernel(twin: Any, cfg: Any, *args: Any, **call: Any) -> dict[str, A
                 raise
     assert "plain" in found
     return found
+
+
+@lru_cache
+def compiled_in_jax() -> Any:
+    """A module's method, compiled once for each module and each shape; operations one by one would be compiled too."""
+    import jax
+
+    def apply(module, method, variables, *sides, **call):
+        return module.apply(variables, *sides, method=method, **call)
+
+    return jax.jit(apply, static_argnums=(0, 1))
 
 
 @lru_cache
@@ -291,10 +313,9 @@ SHORTLIST = ("multi_head_reading", "grouped_query", "latent")
 def in_both_for(names: str, cases: Iterable[Any], first: Container[Any] = SHORTLIST) -> Any:
     """Run a test for each case in each twin. JAX compiles every shape anew: in the first tier it runs `first` alone."""
     params = []
-    for twin in TWINS:
-        for case in cases:
-            values = case if isinstance(case, tuple) else (case,)
-            later = () if twin.name == "torch" or case in first else pytest.mark.full
-            label = "-".join(value if isinstance(value, str) else str(values.index(value)) for value in values)
-            params.append(pytest.param(twin, *values, marks=later, id=f"{twin.name}-{label}"))
+    for twin, (place, case) in product(TWINS, enumerate(cases)):
+        values = case if isinstance(case, tuple) else (case,)
+        later = () if twin.name == "torch" or case in first else pytest.mark.full
+        label = "-".join(map(str, values)) if all(isinstance(value, str | int) for value in values) else place
+        params.append(pytest.param(twin, *values, marks=later, id=f"{twin.name}-{label}"))
     return pytest.mark.parametrize(("twin", *names.split()), params)

@@ -49,11 +49,11 @@ def _cache(cfg: Config) -> Table:
     """What a cache keeps of one token in one layer; layers that keep the same share a line."""
     from collections import Counter
 
-    from attn.caching import attentions, numbers_per_token
+    from attn.caching import numbers_per_token
     from attn.terminal import table
 
     rows = []
-    for attention, layers in Counter(attentions(cfg)).items():
+    for attention, layers in Counter(cfg.attentions).items():
         names = ", ".join(f"{name} [{axes}]" for name, axes in attention.kept.items())
         numbers = numbers_per_token(attention)
         rows.append((names, layers, numbers, *(numbers * size for size in BYTES.values())))

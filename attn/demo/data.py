@@ -28,4 +28,7 @@ def shakespeare() -> Path:
     Raises:
         ValueError: this is not a clone.
     """
-    return data_folder() / SHAKESPEARE
+    path = CLONE / SHAKESPEARE
+    if not path.exists():
+        raise ValueError(f"--data must name a text file outside a clone, which has its own; got no {str(path)!r}.")
+    return path

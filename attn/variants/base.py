@@ -19,6 +19,11 @@ class AttentionConfig(Config):
         raise NotImplementedError
 
     @property
+    def attentions(self) -> tuple["AttentionConfig", ...]:
+        """The attention of each layer, as a model has them: this one."""
+        return (self,)
+
+    @property
     def kept(self) -> dict[str, str]:
         """What a cache keeps of each token: name to axes, `{"k": "K D", "v": "K E"}`."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from attn.caching import Slots, attentions, plan
+from attn.caching import Slots, plan
 from attn.config import Config
 from attn_jax.caches.cache import Cache
 from attn_jax.caches.context import new_context
@@ -24,7 +24,7 @@ def init_cache(cfg: Config, batch: int, length: int, *, context_length: int | No
     slots = plan(cfg, batch, length, context_length)
     ledgers = tuple(_ledger(batch, kind, length) for kind in slots.ledgers)
     capacities = [slots.ledgers[layer].capacity for layer in slots.layers]
-    layers = zip(attentions(cfg), capacities, strict=True)
+    layers = zip(cfg.attentions, capacities, strict=True)
     stores = tuple(new_store(attention, batch, capacity, dtype or jnp.float32) for attention, capacity in layers)
     return Cache(ledgers, stores, slots.layers)
 

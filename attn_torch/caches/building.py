@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from attn.caching import Slots, attentions, plan
+from attn.caching import Slots, plan
 from attn.config import Config
 from attn_torch.caches.cache import Cache
 from attn_torch.caches.context import new_context
@@ -32,7 +32,7 @@ def init_cache(
     slots = plan(cfg, batch, length, context_length)
     ledgers = tuple(_ledger(batch, kind, length, device) for kind in slots.ledgers)
     capacities = [slots.ledgers[layer].capacity for layer in slots.layers]
-    layers = zip(attentions(cfg), capacities, strict=True)
+    layers = zip(cfg.attentions, capacities, strict=True)
     stores = tuple(
         new_store(attention, batch, capacity, dtype or torch.float32, device) for attention, capacity in layers
     )

@@ -51,14 +51,13 @@ class Cache:
         for ledger in self.ledgers:
             if getattr(ledger, "ring", False):
                 check_ring(call)
-        if torch.compiler.is_compiling():
-            return
-        if self.consumed:
+        if self.consumed and not torch.compiler.is_compiling():
             raise ValueError("cache must be the one that the last call returned; got one that a call has consumed.")
-        self.consumed = True
 
     def after(self, ledgers: tuple[Any, ...], stores: tuple[Store, ...]) -> "Cache":
-        """The cache after a call."""
+        """The cache after a call, which has consumed this one."""
+        if not torch.compiler.is_compiling():
+            self.consumed = True
         return Cache(ledgers, stores, self.layers)
 
     def poison(self, y: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from attn.caching import attentions, check_arrays
+from attn.caching import check_arrays
 from attn.config import Config
 from attn_torch.arrays import as_numpy, as_torch
 from attn_torch.caches.building import init_cache
@@ -39,7 +39,7 @@ def cache_from_neutral(cfg: Config, arrays: Mapping[str, np.ndarray]) -> Cache:
         ValueError: the arrays are not those of a cache of this config.
     """
     batch, length, context_length = check_arrays(cfg, arrays)
-    kept = next(iter(attentions(cfg)[0].kept))
+    kept = next(iter(cfg.attentions[0].kept))
     dtype = as_torch(arrays[f"layers.0.{kept}"]).dtype
     cache = init_cache(cfg, batch, length, context_length=context_length, dtype=dtype)
     for i, store in enumerate(cache.stores):

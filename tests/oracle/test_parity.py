@@ -55,10 +55,16 @@ def assert_under_bound(report: parity.Report) -> None:
     assert compared == set(product(quantities, ("torch / reference", "jax / reference", "torch / jax")))
 
 
+def named(case) -> str:
+    return "-".join((case.cfg.variant, str(getattr(case.cfg, "reads", None)), *case.arguments))
+
+
 @pytest.mark.parametrize(
     "case",
-    parity.cases(),
-    ids=lambda case: "-".join((case.cfg.variant, str(getattr(case.cfg, "reads", None)), *case.arguments)),
+    [
+        pytest.param(case, id=named(case), marks=() if case.arguments == ("valid",) else pytest.mark.full)
+        for case in parity.cases()
+    ],
 )
 def test_float32(case):
     report = parity.check(case.cfg, "float32", arguments=case.arguments)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from attn.demo import crossing, running
 from attn.demo.attention import attention_map
-from attn.demo.data import CLONE, STORIES, data_folder
+from attn.demo.data import CLONE, STORIES, data_folder, shakespeare
 from attn.demo.pictures import draw_attention, draw_losses
 from attn.demo.story import tell
 from attn.demo.trigram import trigram_loss
@@ -48,6 +48,14 @@ def test_the_trigram_model_is_a_distribution():
 
 def test_the_data_lies_in_the_clone():
     assert data_folder() == CLONE == ROOT / "examples" / "data"
+    assert shakespeare() == CLONE / "tinyshakespeare.txt"
+
+
+def test_outside_a_clone_the_text_has_to_be_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("attn.demo.data.CLONE", tmp_path)
+    path = tmp_path / "tinyshakespeare.txt"
+    with pytest.raises(ValueError, match=rf"^--data must name a text file .* its own; got no '{path}'\.$"):
+        shakespeare()
 
 
 def test_both_twins_tell_the_published_story():

@@ -1,7 +1,7 @@
 """The twins mirror each other: same files, same public names in the same order, same arguments."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -12,21 +12,26 @@ OWN_WORDS = {"self", "variables", "rng", "deterministic", "device"}
 """The arguments in which the frameworks themselves differ."""
 
 EXCEPTIONS = {
-    "kernels/sdpa.py": "PyTorch's fused attention; JAX has none on a CPU that is not the plain form",
+    "arrays.py:as_jax": "carries one array across; `as_torch` is its counterpart",
+    "arrays.py:as_torch": "carries one array across; `as_jax` is its counterpart",
+    "arrays.py:BITS": "numpy does not know these dtypes of PyTorch; JAX shares them with it",
+    "caches/cache.py:Cache.__init__": "PyTorch writes in place, so its cache remembers that a call has consumed it",
     "parts.py:initializer": "linen wants a function that draws; `initialize` is its counterpart",
     "parts.py:initialize": "PyTorch draws into a parameter that exists; `initializer` is its counterpart",
     "parts.py:keep_given_dtype": "load_state_dict would round; linen's variables are what they are given as",
+    "parts.py:Part.__init__": "linen gives every module its name",
+    "rotary.py:Tables": "PyTorch keeps tables where the module lives; JAX makes them constants of the program",
+    "rotary.py:angles": "the tables are an argument in PyTorch, for that reason",
     "scope.py:concrete": "JAX asks an array whether it is traced, PyTorch asks its compiler",
-    "weights.py:BITS": "numpy does not know these dtypes of PyTorch; JAX shares them with it",
     "weights.py:Variables": "linen's parameters are a value of their own; PyTorch's live in the module",
     "weights.py:to_neutral": "it reads variables in JAX, a module in PyTorch",
-    "weights.py:as_jax": "carries one array across; `as_torch` is its counterpart",
-    "weights.py:as_torch": "carries one array across; `as_jax` is its counterpart",
-    "weights.py:as_numpy": "numpy reads a JAX array by itself",
     "weights.py:flax_path": "PyTorch's paths are the neutral ones",
     "weights.py:neutral_name": "PyTorch's paths are the neutral ones",
 }
-"""What only one twin has, or has differently, and why: a file, or a name in a file."""
+"""What only one twin has, or has differently, and why: a file, a name in a file, or a member of a class in it."""
+
+OWN_FOLDER, SHARED = "kernels/", {"kernels/__init__.py", "kernels/choice.py", "kernels/plain.py"}
+"""What is fast is each framework's own; what chooses among the kernels is not, nor is their plain form."""
 
 
 def signature(function: ast.FunctionDef) -> list[str]:
@@ -44,15 +49,15 @@ class Members(list):
 
 
 def members(node: ast.ClassDef) -> Members:
-    """The public methods and properties of a class in order; what makes it first, be it fields or `__init__`."""
+    """The public methods and properties of a class in order; what makes it comes first, be it fields or `__init__`."""
     fields = [n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
     fields = [name for name in fields if not name.startswith("_") and name not in OWN_WORDS]
-    made = [("made of", fields)] if fields else []
+    made = [("__init__", fields)] if fields else []
     found: list[tuple[str, list[str]]] = []
     for method in node.body:
         if isinstance(method, ast.FunctionDef):
             if method.name == "__init__":
-                made = [("made of", signature(method))]
+                made = [("__init__", signature(method))]
             elif method.name in ("__call__", "forward"):
                 found.append(("call", signature(method)))
             elif method.name != "setup" and not method.name.startswith("_"):
@@ -77,27 +82,43 @@ def public(text: str) -> list[tuple[str, object]]:
 
 def without_inherited(ours: object, theirs: object) -> object:
     """The members of a class without how it is made, where the other twin inherits that."""
-    if not isinstance(ours, Members) or not isinstance(theirs, Members) or "made of" in dict(theirs):
+    if not isinstance(ours, Members) or not isinstance(theirs, Members) or "__init__" in dict(theirs):
         return ours
-    return [member for member in ours if member[0] != "made of"]
+    return Members(member for member in ours if member[0] != "__init__")
 
 
-def pages(package: Path) -> dict[str, list[tuple[str, object]]]:
-    return {str(p.relative_to(package)): public(p.read_text(encoding="utf-8")) for p in sorted(package.rglob("*.py"))}
+def pages(package: Path, exceptions: Container[str]) -> dict[str, list[tuple[str, object]]]:
+    """The public names of each file of a package, those aside that are excepted."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        page = path.relative_to(package).as_posix()
+        if page not in exceptions and (page in SHARED or not page.startswith(OWN_FOLDER)):
+            names = public(path.read_text(encoding="utf-8"))
+            found[page] = [
+                (name, without(what, f"{page}:{name}", exceptions))
+                for name, what in names
+                if f"{page}:{name}" not in exceptions
+            ]
+    return found
 
 
-def differences(jax: Path, torch: Path, exceptions: Mapping[str, str]) -> list[str]:
+def without(what: object, name: str, exceptions: Container[str]) -> object:
+    """The members of a class that are not excepted; anything else as it is."""
+    if not isinstance(what, Members):
+        return what
+    return Members(member for member in what if f"{name}.{member[0]}" not in exceptions)
+
+
+def differences(jax: Path, torch: Path, exceptions: Container[str]) -> list[str]:
     """What is not the same in two packages, one sentence each."""
-    ours, theirs, found = pages(jax), pages(torch), []
-    for page in sorted(set(ours) ^ set(theirs)):
-        if page not in exceptions:
-            found.append(f"{page} is only in {(jax if page in ours else torch).name}")
+    ours, theirs = pages(jax, exceptions), pages(torch, exceptions)
+    found = [f"{page} is only in {(jax if page in ours else torch).name}" for page in sorted(set(ours) ^ set(theirs))]
     for page in sorted(set(ours) & set(theirs)):
-        left, right = ([pair for pair in side[page] if f"{page}:{pair[0]}" not in exceptions] for side in (ours, theirs))
-        if [name for name, _ in left] != [name for name, _ in right]:
-            found.append(f"{page} defines {[name for name, _ in left]} and {[name for name, _ in right]}")
+        left, right = [name for name, _ in ours[page]], [name for name, _ in theirs[page]]
+        if left != right:
+            found.append(f"{page} defines {left} and {right}")
             continue
-        for (name, one), (_, other) in zip(left, right, strict=True):
+        for (name, one), (_, other) in zip(ours[page], theirs[page], strict=True):
             one, other = without_inherited(one, other), without_inherited(other, one)
             if one != other:
                 found.append(f"{page}:{name} has {one} and {other}")
@@ -168,7 +189,10 @@ def test_what_the_frameworks_ask_for_is_no_difference(tmp_path):
         ("def apply_to(self, x): ...", ""),
         ("def _other(self)", "def other(self)"),
         ("LIMIT = 5", "LIMIT = 5\ndef more(): ..."),
-        ("LIMIT = 5\ndef attend(q, k, *, scale, bias=None): ...", "def attend(q, k, *, scale, bias=None): ...\nLIMIT = 5"),
+        (
+            "LIMIT = 5\ndef attend(q, k, *, scale, bias=None): ...",
+            "def attend(q, k, *, scale, bias=None): ...\nLIMIT = 5",
+        ),
     ],
 )
 def test_a_planted_difference_is_found(tmp_path, old, new):
