@@ -67,7 +67,9 @@ import {package}
 first = sorted(set(sys.modules) & {absent!r})
 names = [page.name for page in pkgutil.walk_packages({package}.__path__, "{package}.") if "__main__" not in page.name]
 pages = [{package}, *map(importlib.import_module, names)]
-lacking = [f"{{page.__name__}}.{{name}}" for page in pages for name in getattr(page, "__all__", []) if not hasattr(page, name)]
+lacking = [
+    f"{{page.__name__}}.{{name}}" for page in pages for name in getattr(page, "__all__", []) if not hasattr(page, name)
+]
 print(json.dumps([first, sorted(set(sys.modules) & {absent!r}), lacking]))
 """
 
