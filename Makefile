@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --constraint con
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NPROC=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,7 +19,6 @@ help:
 	@echo "make test      run the first tier of the tests"
 	@echo "make test-all  run all tests"
 	@echo "make lint      check style and types"
-	@echo "make bench     measure against other implementations"
 	@echo "make clean     remove .venv and caches"
 
 demo: $(VENV)/installed
@@ -35,9 +34,6 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
-
-bench: $(VENV)/installed
-	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
