@@ -1,6 +1,6 @@
 """Both twins behind numpy arrays and one set of methods, for what has to run in either: commands and the demo."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -55,6 +55,10 @@ class Driver(Protocol):
         """The prompt and `steps` more tokens, [B T+steps]."""
         ...
 
+    def stream(self, tokens: np.ndarray, steps: int, sampling: Sampling) -> Iterator[np.ndarray]:
+        """What `generate` adds, one token for each row at a time, [B]."""
+        ...
+
 
 class Torch:
     """attn_torch: the module holds the weights."""
@@ -91,6 +95,11 @@ class Torch:
     def generate(self, tokens: np.ndarray, steps: int, sampling: Sampling) -> np.ndarray:
         prompt = import_module("torch").from_numpy(tokens)
         return self._twin.generate(self._module.eval(), prompt, steps, **dict(sampling)).numpy()
+
+    def stream(self, tokens: np.ndarray, steps: int, sampling: Sampling) -> Iterator[np.ndarray]:
+        prompt = import_module("torch").from_numpy(tokens)
+        for token in self._twin.stream(self._module.eval(), prompt, steps, **dict(sampling)):
+            yield token.numpy()
 
 
 class Jax:
@@ -129,6 +138,11 @@ class Jax:
     def generate(self, tokens: np.ndarray, steps: int, sampling: Sampling) -> np.ndarray:
         with _precision(import_module("jax").tree.leaves(self._variables)):
             return np.asarray(self._twin.generate(self._module, self._variables, tokens, steps, **dict(sampling)))
+
+    def stream(self, tokens: np.ndarray, steps: int, sampling: Sampling) -> Iterator[np.ndarray]:
+        with _precision(import_module("jax").tree.leaves(self._variables)):
+            for token in self._twin.stream(self._module, self._variables, tokens, steps, **dict(sampling)):
+                yield np.asarray(token)
 
 
 DRIVERS: dict[str, type[Driver]] = {"jax": Jax, "torch": Torch}

@@ -3,12 +3,17 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from attn.masks import Rule
+from attn.masks import AllOf, AnyOf, Chunked, Rule
 from attn.positions import Alibi, Buckets
 
 GIVEN = ("valid", "segments", "positions", "allowed", "bias", "cache", "context")
 """What a call may bring along, as `explain` names it."""
 
+MOVED = frozenset({"positions", "cache", "context"})
+"""What makes positions and indices part, or queries and keys different tokens."""
+
+HIDING = frozenset({"valid", "segments", "allowed", "cache"})
+"""What hides keys whatever the rule is."""
 
 FORMS = ("expanded", "absorbed")
 """The two ways to compute latent attention; a name among kernels, because they differ in nothing but speed."""
@@ -31,7 +36,7 @@ class Facts(NamedTuple):
     @property
     def by_index(self) -> bool:
         """Positions are the default ones and queries and keys are the same tokens: causal may go by index."""
-        return not self.given & {"positions", "cache", "context"} and self.queries == self.keys
+        return not self.given & MOVED and self.queries == self.keys
 
     @property
     def needs(self) -> frozenset[str]:
@@ -50,6 +55,12 @@ class Row(NamedTuple):
 Refusal = Callable[[Facts], str | None]
 
 
+class Slower(str):
+    """A reason not to choose a kernel that can run the call all the same: it may be forced."""
+
+    __slots__ = ()
+
+
 def choose(refusals: Mapping[str, Refusal], facts: Facts, forced: str | None = None) -> tuple[Row, ...]:
     """One row per kernel, the fastest first; the first that does not refuse is chosen, or the one that is forced.
 
@@ -61,9 +72,9 @@ def choose(refusals: Mapping[str, Refusal], facts: Facts, forced: str | None = N
     chosen = None
     for name, refusal in refusals.items():
         reason = refusal(facts)
-        if name == forced and reason is not None:
+        if name == forced and reason is not None and not isinstance(reason, Slower):
             raise ValueError(f"kernel {name!r} cannot run this call: {reason}.")
-        fits = reason is None and chosen is None and forced in (None, name)
+        fits = name == forced if forced else reason is None and chosen is None
         chosen = name if fits else chosen
         rows.append(Row(name, fits, _said(reason, fits, forced)))
     return tuple(rows)
@@ -91,6 +102,21 @@ def options(cfg: Any, training: bool) -> frozenset[str]:
 def biased(cfg: Any) -> frozenset[str]:
     """Whether the config itself adds a bias to the scores that must be written out."""
     return frozenset({"bias"} if isinstance(cfg.position_bias, Buckets) else ())
+
+
+def span(rule: Rule) -> tuple[int, int]:
+    """How many positions behind itself and ahead of itself a query can see at most; FAR or more where there is no end.
+
+    A window of 4 has (3, 0), chunks of 4 too, causal (FAR, 0), a symmetric window of 4 (3, 3).
+    """
+    if isinstance(rule, AllOf | AnyOf):
+        behind, ahead = zip(*map(span, rule.of), strict=True)
+        nearest = min if isinstance(rule, AllOf) else max
+        return nearest(behind), nearest(ahead)
+    # The last position of a chunk looks back the furthest; windows are the same everywhere.
+    own = rule.width - 1 if isinstance(rule, Chunked) else 0
+    low, high = rule.reach(own, own)
+    return own - low, high - own
 
 
 def check_given(given: tuple[str, ...]) -> frozenset[str]:

@@ -4,7 +4,7 @@ from attn_jax.building import build
 from attn_jax.caches.building import init_cache
 from attn_jax.caches.cache import Cache
 from attn_jax.caches.neutral import cache_from_neutral, cache_to_neutral
-from attn_jax.generation import generate
+from attn_jax.generation import generate, stream
 from attn_jax.kernels import explain
 from attn_jax.layers.latent import MultiHeadLatentAttention
 from attn_jax.layers.softmax import (
@@ -53,6 +53,7 @@ __all__ = [
     "load_training",
     "save",
     "save_training",
+    "stream",
     "to_neutral",
     "train",
     "train_step",

@@ -42,6 +42,7 @@ def value_and_gradients(
     call: Mapping[str, np.ndarray],
     cotangent: np.ndarray,
     dtype: str,
+    kernel: str | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """y, and the gradients of sum(cotangent * y) by name: of x, context and bias where they are real, of all weights.
 
@@ -53,6 +54,7 @@ def value_and_gradients(
         call: the other arguments of the call, by name.
         cotangent: what multiplies y, in its shape.
         dtype: what every real number is cast to first.
+        kernel: the name of an attention kernel to force; None chooses by what the call needs.
     """
     weights = {name: array.astype(dtype) for name, array in weights.items()}
     inputs = {name: array for name, array in {"x": x, "context": context, **call}.items() if array is not None}
@@ -63,7 +65,7 @@ def value_and_gradients(
         arrays = {name: as_jax(name, array) for name, array in inputs.items()}
         sources = {name: arrays.pop(name) for name in real}
         direction = as_jax("cotangent", cotangent.astype(dtype))
-        y, of_inputs, of_weights = _compiled()(cfg, sources, arrays, variables, direction)
+        y, of_inputs, of_weights = _compiled()(cfg, kernel, sources, arrays, variables, direction)
     # A compiled function returns a dict in the order of the alphabet.
     of_inputs = {name: np.array(of_inputs[name]) for name in real}
     return np.array(y), of_inputs | to_neutral(cfg, of_weights)
@@ -72,7 +74,7 @@ def value_and_gradients(
 @lru_cache(maxsize=1)
 def _compiled() -> Callable:
     options = {name: value for name, value in _QUICK.items() if _is_known(name, value)}
-    return jax.jit(_value_and_gradients, static_argnames="cfg", compiler_options=options)
+    return jax.jit(_value_and_gradients, static_argnames=("cfg", "kernel"), compiler_options=options)
 
 
 def _is_known(name: str, value: Any) -> bool:
@@ -86,10 +88,10 @@ def _is_known(name: str, value: Any) -> bool:
     return True
 
 
-def _value_and_gradients(cfg, sources, others, variables, direction):
+def _value_and_gradients(cfg, kernel, sources, others, variables, direction):
     def value(sources, variables) -> Any:
         inputs = sources | others
-        return build(cfg).apply(variables, inputs.pop("x"), **inputs)
+        return build(cfg, kernel=kernel).apply(variables, inputs.pop("x"), **inputs)
 
     y, pullback = jax.vjp(value, sources, variables)
     return y, *pullback(direction.astype(y.dtype))

@@ -98,7 +98,10 @@ def lengths(tokens: Tokens) -> Int[Array, "B|1 T|1"]:
     positions = tokens.positions if tokens.valid is None else jnp.where(tokens.valid, tokens.positions, 0)
     if tokens.segments is None:
         return positions.max(axis=1, keepdims=True) + 1
-    same = tokens.segments[:, :, None] == tokens.segments[:, None, :]
+    # Beside a context segments are the numbers that both sides share; a number that comes back begins another run.
+    change, _ = _changes(tokens.valid, tokens.segments, None)
+    runs = jnp.cumsum(change, axis=1)
+    same = runs[:, :, None] == runs[:, None, :]
     return jnp.where(same, positions[:, None, :], 0).max(axis=2) + 1
 
 

@@ -4,7 +4,7 @@ from attn_torch.building import build
 from attn_torch.caches.building import init_cache
 from attn_torch.caches.cache import Cache
 from attn_torch.caches.neutral import cache_from_neutral, cache_to_neutral
-from attn_torch.generation import generate
+from attn_torch.generation import generate, stream
 from attn_torch.kernels import explain
 from attn_torch.layers.latent import MultiHeadLatentAttention
 from attn_torch.layers.softmax import (
@@ -53,6 +53,7 @@ __all__ = [
     "load_training",
     "save",
     "save_training",
+    "stream",
     "to_neutral",
     "train",
     "train_step",

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attn_torch.caches.building import init_cache
+from attn_torch.compiling import compiled
 from attn_torch.tokens import last
 
 
@@ -19,6 +20,7 @@ def search(
     steps: int,
     beams: int,
     stop: int,
+    compile: bool = False,
 ) -> Int[Tensor, "B steps"]:
     """The best of `beams` candidates by the sum of their tokens' log-probabilities; equal ones by the lowest token.
 
@@ -33,10 +35,11 @@ def search(
     new = torch.full((B, beams, steps), stop, dtype=first.dtype, device=device)
     new[:, :, 0] = first
     done = first == stop
+    advance = compiled(_advance) if compile else _advance
     for step in range(1, steps):
         if bool(done.all()):
             break
-        logits, cache = module(new[:, :, step - 1].reshape(-1, 1), cache=cache)
+        logits, cache = advance(module, new[:, :, step - 1].reshape(-1, 1), cache)
         logs = torch.log_softmax(logits.reshape(B, beams, V), dim=-1)
         over = torch.where(torch.arange(V, device=device) == stop, 0, -torch.inf).to(logs.dtype)
         logs = torch.where(done[:, :, None], over, logs)
@@ -47,6 +50,10 @@ def search(
         done = torch.gather(done, 1, beam) | (token == stop)
         cache = cache.select((beam + torch.arange(B, device=device)[:, None] * beams).reshape(-1))
     return new[:, 0]
+
+
+def _advance(module, tokens, cache):
+    return module(tokens, cache=cache)
 
 
 def _top(values: Float[Tensor, "B N"], count: int) -> tuple[Tensor, Tensor]:

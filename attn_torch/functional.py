@@ -12,7 +12,7 @@ from attn_torch.scoring import Scoring
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype of scores, statistics and angles: at least float32."""
-    return torch.promote_types(dtype, torch.float32)
+    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def select(valid: Bool[Tensor, "B T"] | None, x: Float[Tensor, "B T ..."]) -> Float[Tensor, "B T ..."]:
@@ -78,22 +78,15 @@ def softmax(
     sinks: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, "B H T S"]:
     """exp(scores) over its sum, to which a head's sink adds one more, over the allowed keys; a row without any is 0."""
-    if allowed is None and sinks is None:
-        return torch.softmax(scores, dim=-1)
-    if allowed is not None:
-        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min / 2)
-    peak = scores.amax(-1, keepdim=True)
+    hidden = None if allowed is None else ~allowed
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min / 2)
     if sinks is not None:
-        sinks = sinks.to(scores.dtype)[:, None, None]
-        peak = torch.maximum(peak, sinks)
-    peak = peak.detach()
-    exponentials = torch.exp(scores - peak)
-    if allowed is not None:
-        exponentials = exponentials.masked_fill(~allowed, 0)
-    total = exponentials.sum(-1, keepdim=True)
-    if sinks is not None:
-        total = total + torch.exp(sinks - peak)
-    return exponentials / total.masked_fill(total == 0, 1)
+        beside = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, beside], dim=-1)
+    weights = torch.softmax(scores, dim=-1)
+    weights = weights if sinks is None else weights[..., :-1]
+    return weights if hidden is None else weights.masked_fill(hidden, 0)
 
 
 def dropped(weights: Float[Tensor, "B H T S"], scoring: Scoring) -> Float[Tensor, "B H T S"]:
@@ -135,15 +128,13 @@ def rotate(
     layout: str,
 ) -> Float[Tensor, "B T H D"]:
     """x with the pairs of its first R numbers turned; `layout` is half or interleaved."""
-    R = 2 * cos.shape[-1]
-    turned, rest = x[..., :R].to(cos.dtype), x[..., R:]
-    cos, sin = cos[:, :, None], sin[:, :, None]
-    a, b = (
-        (turned[..., : R // 2], turned[..., R // 2 :]) if layout == "half" else (turned[..., 0::2], turned[..., 1::2])
-    )
-    pair = (a * cos - b * sin, a * sin + b * cos)
-    turned = torch.cat(pair, -1) if layout == "half" else torch.stack(pair, -1).reshape(turned.shape)
-    return torch.cat([turned.to(x.dtype), rest], -1)
+    R, pair = 2 * cos.shape[-1], -2 if layout == "half" else -1
+    turned = x if x.shape[-1] == R else x[..., :R]
+    # [a b] cos + [b a] [-sin sin]: three operations for both numbers of all pairs.
+    cos, sin = cos[:, :, None].unsqueeze(pair), torch.stack([-sin, sin], dim=pair)[:, :, None]
+    turned = turned.to(cos.dtype).unflatten(-1, (2, -1) if layout == "half" else (-1, 2))
+    turned = torch.addcmul(turned * cos, turned.flip(pair), sin).flatten(-2).to(x.dtype)
+    return turned if x.shape[-1] == R else torch.cat([turned, x[..., R:]], -1)
 
 
 def normalised(kind: str, x: Float[Tensor, "... M"], axes: int, eps: float) -> Float[Tensor, "... M"]:
@@ -154,10 +145,8 @@ def normalised(kind: str, x: Float[Tensor, "... M"], axes: int, eps: float) -> F
     y = x.to(wide(x.dtype))
     if kind == "layer":
         return F.layer_norm(y, y.shape[-axes:], eps=eps)
-    if kind == "rms":
-        return F.rms_norm(y, y.shape[-axes:], eps=eps)
-    along = tuple(range(-axes, 0))
-    return y * torch.rsqrt((y * y).sum(along, keepdim=True) + eps)
+    squares, along = y * y, tuple(range(-axes, 0))
+    return y * torch.rsqrt((squares.mean if kind == "rms" else squares.sum)(along, keepdim=True) + eps)
 
 
 def activate(kind: str, x: Float[Tensor, "... U"]) -> Float[Tensor, "... U"]:

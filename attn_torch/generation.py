@@ -1,5 +1,8 @@
 """Generation: a prompt goes through the model at once, then one token after another through its cache."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -7,6 +10,7 @@ from torch import Tensor, nn
 from attn.sampling import Sampling, check_generation
 from attn_torch.beams import search
 from attn_torch.caches.building import init_cache
+from attn_torch.compiling import compiled
 from attn_torch.functional import wide
 from attn_torch.tokens import last
 
@@ -24,52 +28,98 @@ def generate(
     seed: int = 0,
     stop: int | None = None,
     beams: int = 1,
+    compile: bool = False,
 ) -> Int[Tensor, "B T+steps"]:
     """The prompt and `steps` more tokens.
 
     A draw depends on the seed, the row and the step alone, and both twins draw alike. With `beams` nothing is drawn: it
     is the best of so many candidates by the sum of their log-probabilities. After its stop token a row repeats it.
-    Prompts of different lengths come padded, on either side, with `valid`.
+    Prompts of different lengths come padded, on either side, with `valid`. `compile` compiles the step through the
+    cache, once for a model: the first call waits for it, those that follow are several times faster.
 
     Raises:
         ValueError: an argument is out of range, or the tokens do not fit the model; nothing is computed.
     """
     sampling = Sampling(temperature=float(temperature), top_k=top_k, top_p=float(top_p), seed=seed, stop=stop)
+    given = _given(module, tokens, steps, valid, sampling, beams)
+    if beams > 1:
+        new = search(module, given.dtype, tokens, valid, steps=steps, beams=beams, stop=given.stop, compile=compile)
+        return torch.cat([tokens, new.to(tokens.dtype)], dim=1)
+    new = torch.full((tokens.shape[0], steps), given.stop, dtype=tokens.dtype, device=tokens.device)
+    for step, token in enumerate(_stream(module, given, tokens, valid, compile)):
+        new[:, step] = token
+    return torch.cat([tokens, new], dim=1)
+
+
+@torch.no_grad()
+def stream(
+    module: nn.Module,
+    tokens: Int[Tensor, "B T"],
+    steps: int,
+    *,
+    valid: Bool[Tensor, "B T"] | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    seed: int = 0,
+    stop: int | None = None,
+    compile: bool = False,
+) -> Iterator[Int[Tensor, "B"]]:
+    """What `generate` adds to the prompt, one token for each row at a time, until every row has met its stop token.
+
+    Raises:
+        ValueError: as `generate` does, when the first token is asked for.
+    """
+    sampling = Sampling(temperature=float(temperature), top_k=top_k, top_p=float(top_p), seed=seed, stop=stop)
+    given = _given(module, tokens, steps, valid, sampling)
+    for token in _stream(module, given, tokens, valid, compile):
+        yield token.to(tokens.dtype)
+
+
+class _Given(NamedTuple):
+    """What a generation is given beside the model and its prompt; stop is -1 where there is none."""
+
+    dtype: torch.dtype
+    greedy: bool
+    uniforms: Float[Tensor, "B steps"]
+    limits: tuple[float, int, float]
+    stop: int
+
+
+def _given(module, tokens, steps, valid, sampling, beams=1):
     B, T = tokens.shape
     check_generation(module.cfg, T, steps, sampling, beams)
+    module.check(tokens, valid)
     dtype = module.dtype or next(module.parameters()).dtype
     uniforms = torch.from_numpy(sampling.uniforms(B, steps)).to(tokens.device, wide(dtype))
-    module.check(tokens, valid)
-    ended = -1 if stop is None else stop
-    if beams > 1:
-        new = search(module, dtype, tokens, valid, steps=steps, beams=beams, stop=ended)
-        return torch.cat([tokens, new.to(tokens.dtype)], dim=1)
-    limits = (sampling.temperature or 1.0, top_k or module.cfg.vocab_size, sampling.top_p)
-    new = _generate(module, dtype, temperature == 0, tokens, valid, uniforms, limits, ended)
-    return torch.cat([tokens, new.to(tokens.dtype)], dim=1)
+    limits = sampling.temperature or 1.0, sampling.top_k or module.cfg.vocab_size, sampling.top_p
+    return _Given(dtype, sampling.temperature == 0, uniforms, limits, -1 if sampling.stop is None else sampling.stop)
 
 
-def _generate(module, dtype, greedy, tokens, valid, uniforms, limits, stop):
-    B, T = tokens.shape
-    steps = uniforms.shape[1]
-
-    def pick(logits, step):
-        return torch.argmax(logits, dim=-1) if greedy else draw(logits, uniforms[:, step], *limits)
-
-    cache = init_cache(module.cfg, B, T + steps, dtype=dtype, device=tokens.device)
+def _stream(module, given, tokens, valid, compile):
+    (B, T), steps = tokens.shape, given.uniforms.shape[1]
+    advance = compiled(_advance) if compile else _advance
+    cache = init_cache(module.cfg, B, T + steps, dtype=given.dtype, device=tokens.device)
     logits, cache = module(tokens, valid=valid, cache=cache)
-    first = pick(last(logits, valid), 0)
-    new = torch.full((B, steps), stop, dtype=first.dtype, device=first.device)
-    new[:, 0] = first
-    done = first == stop
+    token = _pick(given.greedy, last(logits, valid), given.uniforms[:, 0], given.limits)
+    done = token == given.stop
+    yield token
     for step in range(1, steps):
-        if stop >= 0 and bool(done.all()):
-            break
-        logits, cache = module(new[:, step - 1 : step], cache=cache)
-        token = torch.where(done, stop, pick(logits[:, 0], step))
-        new[:, step] = token
-        done = done | (token == stop)
-    return new
+        if given.stop >= 0 and bool(done.all()):
+            return
+        uniform = given.uniforms[:, step].clone()
+        token, cache, done = advance(module, given.greedy, token, cache, done, uniform, given.limits, given.stop)
+        yield token
+
+
+def _advance(module, greedy, token, cache, done, uniform, limits, stop):
+    logits, cache = module(token[:, None], cache=cache)
+    token = torch.where(done, stop, _pick(greedy, logits[:, 0], uniform, limits))
+    return token, cache, done | (token == stop)
+
+
+def _pick(greedy, logits, uniform, limits):
+    return torch.argmax(logits, dim=-1) if greedy else draw(logits, uniform, *limits)
 
 
 def draw(
@@ -78,7 +128,7 @@ def draw(
     """The token at which the cumulative probability, from the highest down, passes a uniform number."""
     order = torch.argsort(-logits, dim=-1, stable=True)
     probabilities = torch.softmax(torch.gather(logits, -1, order) / temperature, dim=-1)
-    probabilities[:, top_k:] = 0
+    probabilities = torch.where(torch.arange(logits.shape[-1], device=logits.device) < top_k, probabilities, 0)
     cumulative = torch.cumsum(probabilities, dim=-1)
     before = cumulative - probabilities
     probabilities = torch.where(before < top_p * cumulative[:, -1:], probabilities, 0)

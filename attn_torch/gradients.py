@@ -42,6 +42,7 @@ def value_and_gradients(
     call: Mapping[str, np.ndarray],
     cotangent: np.ndarray,
     dtype: str,
+    kernel: str | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """y, and the gradients of sum(cotangent * y) by name: of x, context and bias where they are real, of all weights.
 
@@ -53,13 +54,14 @@ def value_and_gradients(
         call: the other arguments of the call, by name.
         cotangent: what multiplies y, in its shape.
         dtype: what every real number is cast to first.
+        kernel: the name of an attention kernel to force; None chooses by what the call needs.
     """
     weights = {name: array.astype(dtype) for name, array in weights.items()}
     inputs = {name: array for name, array in {"x": x, "context": context, **call}.items() if array is not None}
     real = [name for name, array in inputs.items() if dtype_name(array) in FLOATS]
     inputs |= {name: inputs[name].astype(dtype) for name in real}
     with precise(dtype):
-        module = build(cfg).eval()
+        module = build(cfg, kernel=kernel).eval()
         module.load_state_dict(from_neutral(cfg, weights))
         tensors = {name: as_torch(array) for name, array in inputs.items()}
         sources = {name: tensors[name].requires_grad_() for name in real} | dict(module.named_parameters())

@@ -73,7 +73,7 @@ class Projection(Part):
         x, weight = working(self.name, x, self.weight, self.dtype)
         bias = self.bias.to(x.dtype) if self.part.bias else None
         y = F.linear(x.flatten(2) if self.flattened else x, weight, bias)
-        return y if self.outputs is None else y.unflatten(-1, self.outputs)
+        return y if self.outputs is None else y.view(*y.shape[:-1], *self.outputs)
 
     @property
     def biased(self) -> bool:
@@ -104,8 +104,8 @@ class Norm(Part):
 
     def forward(self, x: Float[Tensor, "... M"]) -> Float[Tensor, "... M"]:
         part = self.part
-        for parameter in self.leaves:
-            working(self.name, x, getattr(self, attribute(parameter)), self.dtype)
+        for parameter in self.parameters(recurse=False) if self.dtype is None else ():
+            working(self.name, x, parameter, None)
         y = normalised(part.kind, x if self.dtype is None else x.to(self.dtype), part.normalised, part.eps)
         y = y * (self.weight + 1 if part.offset else self.weight).to(y.dtype) if part.learned else y
         y = y + self.bias.to(y.dtype) if part.shift else y

@@ -1,6 +1,8 @@
 """The scope of a call: its queries, its keys, and which may see which. One scope serves all layers of a model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import torch
@@ -40,16 +42,20 @@ class Scope:
     joined: bool = False
     given: frozenset[str] = frozenset()
     length: int | None = None
-    _masks: list[tuple[Rule, Tensor | None]] = field(default_factory=list)
+    _made: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
 
     def mask(self, rule: Rule) -> Bool[Tensor, "B|1 H|1 T S"] | None:
-        """Which query may see which key; None when every one may see all. Made once for all layers with that rule."""
-        for known, mask in self._masks:
-            if known is rule:
-                return mask
-        mask = self._mask(rule)
-        self._masks.append((rule, mask))
-        return mask
+        """Which query may see which key; None when every one may see all."""
+        return self.once((rule,), lambda: self._mask(rule))
+
+    def once(self, of: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """`make()`, called once for all layers that ask for it `of` the same objects."""
+        for known, value in self._made:
+            if len(known) == len(of) and all(map(is_, known, of)):
+                return value
+        value = make()
+        self._made.append((of, value))
+        return value
 
     def _mask(self, rule: Rule) -> Tensor | None:
         parts = []
@@ -86,6 +92,9 @@ def survey(
     device: torch.device | None = None,
 ) -> Scope:
     """The scope of one call; see the module's call for the arguments."""
+    if allowed is bias is positions is valid is segments is ledger is context_length is None:
+        tokens = Tokens(torch.arange(length, device=device)[None], None, None)
+        return Scope(tokens, tokens, length=length)
     given = {"valid": valid if context_length is None else context_valid, "segments": segments, "cache": ledger}
     given |= {"allowed": allowed, "bias": bias, "context": context_length, "positions": positions}
     named = frozenset([name for name, value in given.items() if value is not None])

@@ -26,5 +26,7 @@ class Scoring(NamedTuple):
     @property
     def options(self) -> frozenset[str]:
         """The options that are in use, for the choice of a kernel."""
+        if self.softcap is self.slopes is self.sinks is None and not self.dropout:
+            return frozenset()
         used = {"softcap": self.softcap, "alibi": self.slopes, "sinks": self.sinks, "dropout": self.dropout or None}
         return frozenset([name for name, value in used.items() if value is not None])

@@ -1,10 +1,19 @@
 """`attn generate CHECKPOINT`: a model goes on with a prompt."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from attn.commands.tokenizers import Tokenizer
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What the first bytes of a character decode to before the others have come."""
 
 
 def run(
@@ -34,17 +43,37 @@ def run(
     if not tokens.size:
         raise ValueError("--prompt must hold at least one token; got ''.")
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
-    model = twin.load(cfg, weights)
-    began = perf_counter()
-    whole = model.generate(tokens, steps, sampling)[0]
-    seconds = perf_counter() - began
-    typer.echo(tokenizer.decode(_until(whole, tokens.shape[1], stop)))
-    note = ", compilation included" if backend == "jax" else ""
-    said = f"{steps} tokens in {seconds:.2f} s: {steps / seconds:,.0f} tokens/s in {backend}{note}"
-    console(stderr=True).print(said, style="dim")
+    new = twin.load(cfg, weights).stream(tokens, steps, sampling)
+    times = [perf_counter()]
+    for piece in pieces(tokenizer, tokens[0], until(stop, new, times)):
+        print(piece, end="", flush=True)
+    print()
+    console(stderr=True).print(speed(times, backend), style="dim")
 
 
-def _until(tokens, prompt: int, stop: int | None):
-    """The tokens before the first stop token that was generated."""
-    ends = [place for place in range(prompt, len(tokens)) if tokens[place] == stop]
-    return tokens[: ends[0]] if ends else tokens
+def until(stop: int | None, tokens: Iterable[Any], times: list[float]) -> Iterator[int]:
+    """The first row's tokens before the first stop token; when each came is added to `times`."""
+    for token in tokens:
+        times.append(perf_counter())
+        if token[0] == stop:
+            return
+        yield int(token[0])
+
+
+def pieces(tokenizer: Tokenizer, prompt: Iterable[int], tokens: Iterable[int]) -> Iterator[str]:
+    """The prompt with the first token, then what each token adds to the text; half a character waits for the rest."""
+    known, told = list(prompt), ""
+    for token in tokens:
+        known.append(token)
+        text = tokenizer.decode(known)
+        if not text.endswith(UNFINISHED):
+            yield text[len(told) :]
+            told = text
+    yield tokenizer.decode(known)[len(told) :]
+
+
+def speed(times: list[float], backend: str) -> str:
+    """How many tokens came in how many seconds; the rate leaves out the two that may have waited for a compiler."""
+    tokens = len(times) - 1
+    rate = f": {(tokens - 2) / (times[-1] - times[2]):,.0f} tokens/s after two" if tokens > 2 else ""
+    return f"{tokens} token{'s' * (tokens != 1)} in {times[-1] - times[0]:.2f} s in {backend}{rate}"

@@ -6,12 +6,22 @@ from jaxtyping import Array, Float
 from attn.kernels import FORMS, Facts, Row, biased, check_given, check_name, choose, options
 from attn.masks import Rule
 from attn.variants.base import AttentionConfig
-from attn_jax.kernels import plain
+from attn_jax.kernels import blocks, cudnn, plain, splash
 from attn_jax.scope import Scope
 from attn_jax.scoring import Scoring
 
-KERNELS = {"plain": plain.attend}
-REFUSALS = {"plain": plain.refusal}
+KERNELS = {
+    "splash": splash.attend,
+    "cudnn": cudnn.attend,
+    "blocks": blocks.attend,
+    "plain": plain.attend,
+}
+REFUSALS = {
+    "splash": splash.refusal,
+    "cudnn": cudnn.refusal,
+    "blocks": blocks.refusal,
+    "plain": plain.refusal,
+}
 
 
 def attend(
@@ -33,7 +43,7 @@ def attend(
         dim_k=q.shape[3],
         dim_v=v.shape[3],
         dtype=q.dtype.name,
-        device=jax.default_backend(),
+        device=_device(),
         training=False,
         given=scope.given if bias is None else scope.given | {"bias"},
         options=scoring.options,
@@ -69,9 +79,17 @@ def explain(
         dim_k=cfg.sizes()["D"],
         dim_v=cfg.sizes()["E"],
         dtype=dtype,
-        device=device or jax.default_backend(),
+        device=device or _device(),
         training=training,
         given=check_given(given) | biased(cfg),
         options=options(cfg, training),
     )
     return choose(REFUSALS, facts)
+
+
+def _device() -> str:
+    """cpu, tpu, cuda or rocm: JAX calls both kinds of card gpu, but cuDNN runs on one of them."""
+    backend = jax.default_backend()
+    if backend != "gpu":
+        return backend
+    return "cuda" if "cuda" in jax.devices()[0].client.platform_version else "rocm"

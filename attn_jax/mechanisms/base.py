@@ -15,8 +15,10 @@ from attn_jax.caches.cache import Cache
 from attn_jax.caches.context import ContextLedger
 from attn_jax.caches.store import extend
 from attn_jax.parts import declare
+from attn_jax.rotary import angles
 from attn_jax.scope import Scope, check_values, survey
 from attn_jax.scoring import Scoring
+from attn_jax.tokens import lengths
 
 
 class AttentionModule(nn.Module):
@@ -131,6 +133,16 @@ class AttentionModule(nn.Module):
         if store is None:
             return new, None
         return (store, store) if new is None else reversed(extend(store, scope, new))
+
+    def _turn(self, heads, tokens, length):
+        rope = self.cfg.rope
+        if rope is None:
+            return heads
+        if rope.by_length and length is None:
+            length = lengths(tokens)
+        width = rope.rotated(heads.shape[-1])
+        cos, sin = angles(rope, width, tokens.positions, length, functional.wide(heads.dtype))
+        return functional.rotate(heads, cos, sin, rope.layout)
 
     def _scoring(self, deterministic):
         alibi = self.cfg.position_bias if isinstance(self.cfg.position_bias, Alibi) else None

@@ -6,11 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn.kernels import FORMS
-from attn_jax import functional
 from attn_jax.mechanisms.base import AttentionModule
-from attn_jax.rotary import angles
 from attn_jax.scope import Scope
-from attn_jax.tokens import lengths
 
 
 class LatentAttention(AttentionModule):
@@ -70,7 +67,7 @@ class LatentAttention(AttentionModule):
         if self.cfg.rope_dim is not None:
             shared = self.k_rope(context)
             tokens, length = (scope.queries, scope.length) if self.cfg.reads is None else (scope.keys, None)
-            new["k_rope"] = shared if self.cfg.rope is None else self._turn(shared[:, :, None], tokens, length)[:, :, 0]
+            new["k_rope"] = self._turn(shared[:, :, None], tokens, length)[:, :, 0]
         return new
 
     def _expanded(self, kept):
@@ -109,10 +106,3 @@ class LatentAttention(AttentionModule):
         width = self.cfg.kv_lora_rank
         total = attended[..., width:] if self.v_up.biased else None
         return self.v_up.by_head(attended[..., :width], total)
-
-    def _turn(self, heads, tokens, length):
-        rope = self.cfg.rope
-        if rope.by_length and length is None:
-            length = lengths(tokens)
-        cos, sin = angles(rope, rope.rotated(heads.shape[-1]), tokens.positions, length, functional.wide(heads.dtype))
-        return functional.rotate(heads, cos, sin, rope.layout)

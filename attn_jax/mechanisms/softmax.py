@@ -4,11 +4,8 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from attn_jax import functional
 from attn_jax.mechanisms.base import AttentionModule
-from attn_jax.rotary import angles
 from attn_jax.scope import Scope
-from attn_jax.tokens import lengths
 
 
 class SoftmaxAttention(AttentionModule):
@@ -54,13 +51,3 @@ class SoftmaxAttention(AttentionModule):
         k = self._turn(k, tokens, length)
         k = self.k_norm(k) if norm is not None and norm.place == "after" else k
         return {"k": k, "v": self.v(context)}
-
-    def _turn(self, heads, tokens, length):
-        rope = self.cfg.rope
-        if rope is None:
-            return heads
-        if rope.by_length and length is None:
-            length = lengths(tokens)
-        width = rope.rotated(heads.shape[-1])
-        cos, sin = angles(rope, width, tokens.positions, length, functional.wide(heads.dtype))
-        return functional.rotate(heads, cos, sin, rope.layout)

@@ -1,5 +1,7 @@
 """The kernels of this twin in their order, and the one rule that picks: when called, and when asked to explain."""
 
+from functools import lru_cache
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -8,19 +10,25 @@ from attn.call import dtype_name
 from attn.kernels import FORMS, Facts, Row, biased, check_given, check_name, choose, options
 from attn.masks import Rule
 from attn.variants.base import AttentionConfig
-from attn_torch.kernels import plain, sdpa
+from attn_torch.kernels import blocks, chunked, flex, plain, sdpa
 from attn_torch.scope import Scope
 from attn_torch.scoring import Scoring
 
 KERNELS = {
     "sdpa_full": sdpa.full,
     "sdpa_causal": sdpa.causal,
+    "blocks": blocks.attend,
+    "flex": flex.attend,
+    "chunked": chunked.attend,
     "sdpa_masked": sdpa.masked,
     "plain": plain.attend,
 }
 REFUSALS = {
     "sdpa_full": sdpa.full_refusal,
     "sdpa_causal": sdpa.causal_refusal,
+    "blocks": blocks.refusal,
+    "flex": flex.refusal,
+    "chunked": chunked.refusal,
     "sdpa_masked": sdpa.masked_refusal,
     "plain": plain.refusal,
 }
@@ -39,19 +47,26 @@ def attend(
 ) -> Float[Tensor, "B T H E"]:
     """The attended value, by the kernel that fits or the one that is forced."""
     facts = Facts(
-        rule=rule,
-        queries=q.shape[1],
-        keys=k.shape[1],
-        dim_k=q.shape[3],
-        dim_v=v.shape[3],
-        dtype=dtype_name(q),
-        device=q.device.type,
-        training=torch.is_grad_enabled() and q.requires_grad,
-        given=scope.given if bias is None else scope.given | {"bias"},
-        options=scoring.options,
+        rule,
+        q.shape[1],
+        k.shape[1],
+        q.shape[3],
+        v.shape[3],
+        dtype_name(q),
+        q.device.type,
+        torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, bias)),
+        scope.given if bias is None else scope.given | {"bias"},
+        scoring.options,
     )
-    name = next(row.kernel for row in choose(REFUSALS, facts, kernel) if row.chosen)
-    return KERNELS[name](rule, scope, scoring, q, k, v, bias)
+    chosen = _choose(facts, kernel) if torch.compiler.is_compiling() else _remembered(facts, kernel)
+    return KERNELS[chosen](rule, scope, scoring, q, k, v, bias)
+
+
+def _choose(facts: Facts, forced: str | None) -> str:
+    return next(row.kernel for row in choose(REFUSALS, facts, forced) if row.chosen)
+
+
+_remembered = lru_cache(maxsize=1024)(_choose)
 
 
 def check_kernel(kernel: str | None) -> None:

@@ -2,14 +2,20 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn.kernels import Facts
+from attn.kernels import Facts, Slower
 from attn.masks import Causal, Full, Rule
-from attn_torch.functional import with_slopes
+from attn_torch.functional import wide, with_slopes
 from attn_torch.scope import Scope
 from attn_torch.scoring import Scoring
+
+MANY = 2**19
+"""So many scores a head are computed faster by the flash kernel, its zeros and its backward pass included."""
+
+DROPPED = 2**20
+"""So many scores a head, if some weights are dropped, a CPU writes out faster in blocks."""
 
 
 def full_refusal(facts: Facts) -> str | None:
@@ -35,7 +41,7 @@ def masked_refusal(facts: Facts) -> str | None:
 
 def _masking(facts: Facts) -> str | None:
     needs = sorted(facts.given & {"valid", "segments", "allowed", "bias", "cache"} | facts.options & {"alibi"})
-    return f"{' and '.join(needs)} must enter a mask" if needs else _missing(facts)
+    return f"{' and '.join(needs)} must enter a mask" if needs else _missing(facts) or _writing(facts)
 
 
 def _missing(facts: Facts) -> str | None:
@@ -43,29 +49,55 @@ def _missing(facts: Facts) -> str | None:
     return f"PyTorch's fused attention has no {' or '.join(lacking)}" if lacking else None
 
 
+def _writing(facts: Facts) -> str | None:
+    many = facts.device == "cpu" and "dropout" in facts.options and facts.queries * facts.keys >= DROPPED
+    return Slower("with dropout PyTorch writes out all scores on a CPU") if many else None
+
+
 def full(rule: Rule, scope: Scope, scoring: Scoring, q: Float[Tensor, "B T H D"], k, v, bias) -> Tensor:
     """softmax(q k^T * scale) v over all keys."""
     del rule, scope, bias
-    return _sdpa(q, k, v, scoring)
+    return fused(q, k, v, scoring)
 
 
 def causal(rule: Rule, scope: Scope, scoring: Scoring, q: Float[Tensor, "B T H D"], k, v, bias) -> Tensor:
     """softmax(q k^T * scale) v over the keys up to the query's own index."""
     del rule, scope, bias
-    return _sdpa(q, k, v, scoring, is_causal=q.shape[1] > 1)
+    return fused(q, k, v, scoring, is_causal=q.shape[1] > 1)
 
 
 def masked(rule: Rule, scope: Scope, scoring: Scoring, q: Float[Tensor, "B T H D"], k, v, bias) -> Tensor:
     """softmax(q k^T * scale + bias) v over the keys that each query may see."""
-    mask = scope.mask(rule)
     bias = with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
-    if bias is not None:
-        mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), -torch.inf)
-    return _sdpa(q, k, v, scoring, attn_mask=mask)
+    if bias is None:
+        # As numbers, which PyTorch would make of it again in every layer.
+        mask = scope.once((rule, q.dtype), lambda: hiding(scope.mask(rule), q.dtype))
+        return fused(q, k, v, scoring, attn_mask=mask)
+    mask, bias = scope.mask(rule), bias.to(wide(q.dtype))
+    return fused(q, k, v, scoring, attn_mask=bias if mask is None else bias.masked_fill(~mask, -torch.inf))
 
 
-def _sdpa(q, k, v, scoring: Scoring, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+def hiding(mask: Bool[Tensor, "B|1 H|1 T S"] | None, dtype: torch.dtype) -> Float[Tensor, "B|1 H|1 T S"] | None:
+    """What is added to the scores: 0 where a query may see a key, -inf elsewhere."""
+    return (
+        None
+        if mask is None
+        else torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+    )
+
+
+def fused(
+    q: Float[Tensor, "B T H D"],
+    k: Float[Tensor, "B S K D"],
+    v: Float[Tensor, "B S K E"],
+    scoring: Scoring,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Float[Tensor, "B T H E"]:
+    """One call of PyTorch's fused attention."""
+    q, k, v, E = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), v.shape[3]
+    if q.shape[3] != E and _widening_pays(q, k, attn_mask, scoring):
+        q, k, v = widened(q, k, v)
     attended = F.scaled_dot_product_attention(
         q,
         k,
@@ -76,4 +108,22 @@ def _sdpa(q, k, v, scoring: Scoring, attn_mask: Tensor | None = None, is_causal:
         scale=scoring.scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
+    attended = attended if attended.shape[3] == E else attended[..., :E]
     return attended.transpose(1, 2)
+
+
+def widened(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The narrower of keys and values filled up with zeros, so that a flash kernel takes them."""
+    lacking = k.shape[-1] - v.shape[-1]
+    if lacking > 0:
+        return q, k, F.pad(v, (0, lacking))
+    return (q, k, v) if lacking == 0 else (F.pad(q, (0, -lacking)), F.pad(k, (0, -lacking)), v)
+
+
+def _widening_pays(q, k, attn_mask, scoring):
+    # With dropout or a learned bias PyTorch writes out all scores in any case; few scores it is quicker to write out.
+    learned = attn_mask is not None and attn_mask.requires_grad
+    if q.device.type != "cpu" or scoring.dropout or learned:
+        return False
+    learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+    return not learns or q.shape[2] * k.shape[2] >= MANY

@@ -8,11 +8,9 @@ from torch import Tensor
 
 from attn.kernels import FORMS
 from attn.variants.latent.latent import MultiHeadLatentAttentionConfig
-from attn_torch import functional
 from attn_torch.mechanisms.base import AttentionModule
-from attn_torch.rotary import Tables, angles
+from attn_torch.rotary import Tables
 from attn_torch.scope import Scope
-from attn_torch.tokens import lengths
 
 
 class LatentAttention(AttentionModule):
@@ -66,7 +64,7 @@ class LatentAttention(AttentionModule):
         if self.cfg.rope is None:
             return q
         width = self.cfg.head_dim
-        turned = self._turn(q[..., width:], scope.queries, scope.length)
+        turned = self._turn(scope, q[..., width:], scope.queries, scope.length)
         return torch.cat([q[..., :width], turned], dim=-1)
 
     def _new(self, scope, context):
@@ -78,7 +76,9 @@ class LatentAttention(AttentionModule):
         if self.cfg.rope_dim is not None:
             shared = self.k_rope(context)
             tokens, length = (scope.queries, scope.length) if self.cfg.reads is None else (scope.keys, None)
-            new["k_rope"] = shared if self.cfg.rope is None else self._turn(shared[:, :, None], tokens, length)[:, :, 0]
+            new["k_rope"] = (
+                shared if self.cfg.rope is None else self._turn(scope, shared[:, :, None], tokens, length)[:, :, 0]
+            )
         return new
 
     def _expanded(self, kept):
@@ -117,10 +117,3 @@ class LatentAttention(AttentionModule):
         width = self.cfg.kv_lora_rank
         total = attended[..., width:] if self.v_up.biased else None
         return self.v_up.by_head(attended[..., :width], total)
-
-    def _turn(self, heads, tokens, length):
-        rope = self.cfg.rope
-        if rope.by_length and length is None:
-            length = lengths(tokens)
-        cos, sin = angles(self.rotary, tokens.positions, length, functional.wide(heads.dtype))
-        return functional.rotate(heads, cos, sin, rope.layout)

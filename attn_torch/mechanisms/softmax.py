@@ -7,11 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn.variants.softmax.base import SoftmaxConfig
-from attn_torch import functional
 from attn_torch.mechanisms.base import AttentionModule
-from attn_torch.rotary import Tables, angles
+from attn_torch.rotary import Tables
 from attn_torch.scope import Scope
-from attn_torch.tokens import lengths
 
 
 class SoftmaxAttention(AttentionModule):
@@ -47,7 +45,7 @@ class SoftmaxAttention(AttentionModule):
         norm = self.cfg.qk_norm
         q = self.q(x)
         q = self.q_norm(q) if norm is not None and norm.place == "before" else q
-        q = self._turn(q, scope.queries, scope.length)
+        q = self._turn(scope, q, scope.queries, scope.length)
         return self.q_norm(q) if norm is not None and norm.place == "after" else q
 
     def _new(self, scope, context):
@@ -58,15 +56,6 @@ class SoftmaxAttention(AttentionModule):
         k = self.k(context)
         k = self.k_norm(k) if norm is not None and norm.place == "before" else k
         tokens, length = (scope.queries, scope.length) if self.cfg.reads is None else (scope.keys, None)
-        k = self._turn(k, tokens, length)
+        k = self._turn(scope, k, tokens, length)
         k = self.k_norm(k) if norm is not None and norm.place == "after" else k
         return {"k": k, "v": self.v(context)}
-
-    def _turn(self, heads, tokens, length):
-        rope = self.cfg.rope
-        if rope is None:
-            return heads
-        if rope.by_length and length is None:
-            length = lengths(tokens)
-        cos, sin = angles(self.rotary, tokens.positions, length, functional.wide(heads.dtype))
-        return functional.rotate(heads, cos, sin, rope.layout)

@@ -5,21 +5,8 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 
-from tests.cases import (
-    CASES,
-    CAUSAL,
-    READING,
-    B,
-    S,
-    T,
-    by_every_kernel,
-    draw,
-    in_both_for,
-    keys_of,
-    sides_of,
-    under,
-    weights_of,
-)
+from tests.cases import CASES, CAUSAL, READING, B, S, T, draw, in_both_for, keys_of, sides_of, under, weights_of
+from tests.twins import by_every_kernel
 
 FULL = {"kind": "full"}
 KINDS = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
@@ -73,8 +60,8 @@ def test_a_query_that_sees_nothing_moves_nothing(twin, name, form, dtype):
     y = twin(cfg, weights, *sides, **call)
     direction = np.zeros_like(y)
     direction[:, BLIND] = 1
-    for kernel in by_every_kernel(twin, cfg, weights, *sides, **call):
-        gradients = twin.gradients(cfg, weights, direction, *sides, options={"kernel": kernel}, **call)
+    found = by_every_kernel(twin, cfg, weights, direction, *sides, compute=twin.gradients, **call)
+    for kernel, gradients in found.items():
         bias = gradients.pop("out.bias", np.float64(B * len(BLIND)))
         np.testing.assert_array_equal(bias.astype(float), B * len(BLIND))
         for name_of, gradient in gradients.items():

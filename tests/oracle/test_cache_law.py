@@ -41,7 +41,8 @@ LAWFUL |= {
 }
 """Every mechanism and every rule under which nothing sees the future."""
 
-FIRST = [("grouped_query", "ragged and packed"), ("latent", "plain")]
+FORMS = ["plain", "ragged", "packed", "ragged and packed"]
+FIRST = [("grouped_query", "ragged and packed", "float64"), ("latent", "plain", "float64")]
 
 SPLITS = [[T], [1] * T, [4, 4, 3], [3, 1, 1, 6]]
 """At once, step by step, and in between."""
@@ -66,16 +67,16 @@ def rows_of(form: str) -> dict[str, np.ndarray]:
     return ragged | ({"segments": PACKED} if "packed" in form else {})
 
 
-def tokens_of(cfg) -> np.ndarray:
+def tokens_of(cfg, dtype: str = "float64") -> np.ndarray:
     if cfg.variant == "decoder":
         return np.random.default_rng(0).integers(0, cfg.vocab_size, (B, T))
-    return sides_of(cfg)[0]
+    return sides_of(cfg, dtype)[0]
 
 
-def in_chunks(twin, cfg, x, split, cache=None, **rows) -> np.ndarray:
+def in_chunks(twin, cfg, x, split, cache=None, dtype="float64", **rows) -> np.ndarray:
     """What a module says of x piece by piece."""
-    weights, pieces, start = weights_of(cfg), [], 0
-    cache = twin.init_cache(cfg, len(x), x.shape[1]) if cache is None else cache
+    weights, pieces, start = weights_of(cfg, dtype), [], 0
+    cache = twin.init_cache(cfg, len(x), x.shape[1], dtype) if cache is None else cache
     for length in split:
         piece = slice(start, start := start + length)
         given = {name: row[:, piece] for name, row in rows.items()}
@@ -86,13 +87,13 @@ def in_chunks(twin, cfg, x, split, cache=None, **rows) -> np.ndarray:
     return np.concatenate(pieces, 1)
 
 
-@in_both_for("name form", product(LAWFUL, ["plain", "ragged", "packed", "ragged and packed"]), FIRST)
-def test_any_split_says_what_the_whole_says(twin, name, form):
+@in_both_for("name form dtype", product(LAWFUL, FORMS, ["float64", "float32"]), FIRST)
+def test_any_split_says_what_the_whole_says(twin, name, form, dtype):
     cfg, rows = LAWFUL[name], rows_of(form)
-    x = tokens_of(cfg)
-    expected = attn.reference(cfg, weights_of(cfg), x, **rows)
+    x = tokens_of(cfg, dtype)
+    expected = attn.reference(cfg, weights_of(cfg, dtype), x, **rows)
     for split in SPLITS if twin.name == "torch" else SPLITS[1:3]:
-        assert_close(in_chunks(twin, cfg, x, split, **rows), expected)
+        assert_close(in_chunks(twin, cfg, x, split, dtype=dtype, **rows), expected, cfg, dtype)
 
 
 RANDOM = product(["causal", "window", "chunks", "latent_window", "decoder"], range(5))

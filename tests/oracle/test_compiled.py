@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from tests.cases import CASES, TWINS, B, S, T, assert_close, decoder, draw, in_both, sides_of, weights_of
+import attn
+from tests.cases import CASES, B, S, T, assert_close, decoder, draw, in_both, sides_of, weights_of
+from tests.twins import TWINS
 
 JAX, TORCH = TWINS
 # One case for each mechanism and direction, and a model of them.
@@ -40,7 +42,8 @@ def tensors(given):
 def test_compiled_code_says_the_same(twin, name):
     cfg = cfg_of(name)
     sides, rows = call_of(cfg, 1)
-    assert_close(twin(cfg, weights_of(cfg), *sides, **rows, compiled=True), twin(cfg, weights_of(cfg), *sides, **rows))
+    y = twin(cfg, weights_of(cfg), *sides, **rows, compiled=True)
+    assert_close(y, attn.reference(cfg, weights_of(cfg), *sides, **rows))
 
 
 @pytest.mark.full
@@ -116,7 +119,7 @@ def test_jax_traces_one_step_for_all(name):
             traces.append(1)
             return module.apply(variables, x, cache=cache)
 
-        whole = np.asarray(module.apply(variables, x))
+        whole = attn.reference(cfg, weights_of(cfg), x)
         cache = JAX.init_cache(cfg, B, T)
         for t in range(T):
             y, cache = step(variables, x[:, t : t + 1], cache)

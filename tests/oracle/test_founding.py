@@ -8,7 +8,6 @@ from math import sqrt
 
 import flax.linen
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -18,7 +17,9 @@ import attn
 import attn_jax
 import attn_torch
 from tests.cases import draw, error
+from tests.twins import Jax
 
+JAX = Jax()
 B, T, S, M, X, H, K, D, E, C = 3, 7, 11, 13, 17, 6, 2, 5, 4, 19
 
 
@@ -123,8 +124,7 @@ def test_a_plain_module_loads_as_it_is_and_everything_says_the_same(name, bias):
     assert error(module(*map(torch.from_numpy, sides)).detach().numpy(), expected) < 1e-6
 
     weights = attn_torch.to_neutral(cfg, module)
-    in_jax = attn_jax.build(cfg).apply(attn_jax.from_neutral(cfg, weights), *sides)
-    assert error(np.asarray(in_jax), expected) < 1e-6
+    assert error(JAX(cfg, weights, *sides, compiled=True), expected) < 1e-6
     assert error(attn.reference(cfg, weights, *sides), expected) < 1e-6
 
 
@@ -135,8 +135,8 @@ def everywhere(cfg, state, *sides, **call) -> list[np.ndarray]:
     weights = attn_torch.to_neutral(cfg, module)
     with torch.no_grad():
         in_torch = module(*map(torch.from_numpy, sides), **{n: torch.from_numpy(a) for n, a in call.items()})
-    in_jax = attn_jax.build(cfg).apply(attn_jax.from_neutral(cfg, weights), *sides, **call)
-    return [in_torch.numpy(), np.asarray(in_jax), attn.reference(cfg, weights, *sides, **call)]
+    in_jax = JAX(cfg, weights, *sides, **call, compiled=True)
+    return [in_torch.numpy(), in_jax, attn.reference(cfg, weights, *sides, **call)]
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -175,10 +175,10 @@ def test_the_module_of_flax_says_the_same(reads):
     sides = [x, draw(B, S, X, seed=1, dtype="float32")] if reads else [x]
     allowed = np.random.default_rng(0).random((B, H, T, S if reads else T)) < 0.6
     allowed[..., 0] = True
-    params = theirs.init(jax.random.key(0), *sides)["params"]
-    keys = iter(jax.random.split(jax.random.key(1), 8))
-    params = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(next(keys), a.shape), params)
-    expected = np.asarray(theirs.apply({"params": params}, *sides, mask=jnp.array(allowed)))
+    shapes = jax.eval_shape(theirs.init, jax.random.key(0), *sides)["params"]
+    seeds = iter(range(8))
+    params = jax.tree.map(lambda a: 0.3 * draw(*a.shape, seed=next(seeds), dtype="float32"), shapes)
+    expected = np.asarray(jax.jit(theirs.apply)({"params": params}, *sides, mask=allowed))
     ours = {"q": params["query"], "k": params["key"], "v": params["value"], "out": params["out"]}
     cfg = attn.MultiHeadAttentionConfig(
         input_dim=M, heads=H, dim_k=H * D, dim_v=H * D, bias=True, context_dim=X if reads else None

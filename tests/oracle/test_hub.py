@@ -27,7 +27,8 @@ from transformers import (
 import attn
 from attn import hub, tensorfile
 from attn.masks import Causal, SlidingWindow
-from tests.cases import TWINS, Torch, in_both, weights_of
+from tests.cases import in_both, weights_of
+from tests.twins import TWINS, Torch
 
 STORIES = Path(__file__).parents[2] / "examples" / "data" / "stories260K"
 FILES = {"safetensors": STORIES, "bin": STORIES / "stories260K.bin"}

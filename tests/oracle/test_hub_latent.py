@@ -22,7 +22,8 @@ from transformers import (
 import attn
 import attn_torch
 from attn import hub, tensorfile
-from tests.cases import Torch, in_both_for, weights_of
+from tests.cases import in_both_for, weights_of
+from tests.twins import Torch
 
 M, H, C, Q, D, R, E, U, V, B, T = 42, 6, 22, 14, 10, 8, 12, 37, 61, 2, 67
 

@@ -10,14 +10,12 @@ from tests.cases import (
     CASES,
     CAUSAL,
     READING,
-    TWINS,
     WITHIN,
     B,
     M,
     S,
     T,
     assert_close,
-    by_every_kernel,
     draw,
     in_both_for,
     keys_of,
@@ -26,6 +24,7 @@ from tests.cases import (
     under,
     weights_of,
 )
+from tests.twins import TWINS, by_every_kernel
 
 FULL = {"kind": "full"}
 FIRST_SHAPES = [("grouped_query", "B H T S"), ("multi_head_reading", "B T S"), ("latent", "T S")]

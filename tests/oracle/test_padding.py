@@ -9,11 +9,11 @@ import attn
 from tests.cases import (
     CASES,
     READING,
+    SHORTLIST,
     WITHIN,
     B,
     T,
     assert_close,
-    by_every_kernel,
     decoder,
     draw,
     in_both,
@@ -21,6 +21,7 @@ from tests.cases import (
     sides_of,
     weights_of,
 )
+from tests.twins import by_every_kernel
 
 
 def marks(*rows: str) -> np.ndarray:
@@ -61,14 +62,14 @@ def test_an_invalid_token_neither_begins_a_run_nor_ends_one():
     assert runs[2:] == [[[0], [1, 2, 3, 4, 5], [6]], [[1], [2], [4, 7], [8], [10]], []]
 
 
-@in_both_for("name", CASES)
-def test_each_real_token_has_the_value_it_has_alone(twin, name):
-    cfg, weights, sides = CASES[name], weights_of(CASES[name]), sides_of(CASES[name])
+@in_both_for("name dtype", product(CASES, ["float64", "float32"]), [*product(SHORTLIST, ["float64"])])
+def test_each_real_token_has_the_value_it_has_alone(twin, name, dtype):
+    cfg, weights, sides = CASES[name], weights_of(CASES[name], dtype), sides_of(CASES[name], dtype)
     for y in by_every_kernel(twin, cfg, weights, *sides, **padding(cfg)).values():
         for row in range(B - 1):
             alone = [sides[0][row : row + 1, VALID[row]]]
             alone += [side[row : row + 1, CONTEXT_VALID[row]] for side in sides[1:]]
-            assert_close(y[row, VALID[row]], attn.reference(cfg, weights, *alone)[0])
+            assert_close(y[row, VALID[row]], attn.reference(cfg, weights, *alone)[0], cfg, dtype)
         np.testing.assert_array_equal(y[~VALID], 0)
 
 

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import attn
 import attn_jax
 import attn_torch
+from attn_torch import compiling
 
 V, B, T, STEPS = 19, 3, 7, 11
 VALID = np.array([[1] * T, [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0, 0]], bool)
@@ -63,6 +65,62 @@ def test_both_twins_say_the_same_and_a_padded_prompt_what_it_says_alone(twins, w
         np.testing.assert_array_equal(
             attn_torch.generate(module, alone, STEPS, **options)[0, -STEPS:], in_torch[row, T:]
         )
+
+
+@pytest.mark.parametrize("way", ["drawn", "stopped"])
+def test_a_stream_is_the_generation_until_all_rows_have_stopped(twins, way):
+    module, flax_module, variables = twins
+    options = WAYS[way]
+    call = {"valid": VALID} | options
+    in_torch = [
+        token.numpy()
+        for token in attn_torch.stream(
+            module, torch.from_numpy(PROMPTS), STEPS, valid=torch.from_numpy(VALID), **options
+        )
+    ]
+    in_jax = list(map(np.asarray, attn_jax.stream(flax_module, variables, PROMPTS, STEPS, **call)))
+    whole = np.asarray(attn_jax.generate(flax_module, variables, PROMPTS, STEPS, **call))[:, T:]
+    np.testing.assert_array_equal(np.stack(in_torch, 1), whole[:, : len(in_torch)])
+    np.testing.assert_array_equal(np.stack(in_jax, 1), np.stack(in_torch, 1))
+    assert (whole[:, len(in_torch) :] == options.get("stop")).all()
+
+
+@pytest.mark.parametrize("way", ["greedy", "drawn", "beams"])
+def test_a_compiled_generation_is_one_graph_and_says_the_same(twins, monkeypatch, way):
+    module, _, _ = twins
+    counter = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(compiling, "BACKEND", counter)
+    torch.compiler.reset()
+    prompts = torch.from_numpy(PROMPTS)
+    for text in (prompts, prompts.flip(1)):
+        told = attn_torch.generate(module, text, STEPS, **WAYS[way], compile=True)
+        assert torch.equal(told, attn_torch.generate(module, text, STEPS, **WAYS[way]))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.full
+def test_the_compiler_of_pytorch_says_the_same(twins):
+    module, _, _ = twins
+    prompts = torch.from_numpy(PROMPTS)
+    told = attn_torch.generate(module, prompts, STEPS, **WAYS["drawn"], compile=True)
+    assert torch.equal(told, attn_torch.generate(module, prompts, STEPS, **WAYS["drawn"]))
+
+
+def test_jax_traces_one_step_for_a_whole_stream_and_one_program_for_a_generation(twins, monkeypatch):
+    _, flax_module, variables = twins
+    traces = []
+    apply = type(flax_module).apply
+
+    def counted(module, *args, **call):
+        traces.append(args[1].shape)
+        return apply(module, *args, **call)
+
+    monkeypatch.setattr(type(flax_module), "apply", counted)
+    for prompts in (PROMPTS, PROMPTS[::-1]):
+        # Sizes of its own, or an earlier test would have traced them.
+        list(attn_jax.stream(flax_module, variables, prompts[:2, :6], 9))
+        attn_jax.generate(flax_module, variables, prompts[:2, :6], 9)
+    assert traces == [(2, 6), (2, 1)]
 
 
 def test_a_draw_depends_on_its_row_and_step_not_on_the_batch_or_the_number_of_steps(twins):

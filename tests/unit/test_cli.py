@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import attn
 from attn.cli import app
 from attn.commands.bar import TrainingBar
+from attn.commands.generate import pieces, speed
 from attn.presets import NAMES, decoder
 from attn.training_checkpoint import load_history
 
@@ -224,7 +225,8 @@ def test_generate_tells_the_story():
     code, out, error = run("generate", STORIES, "--steps", 20)
     assert (code, out) == (0, "Once upon a time, there was a little girl named Lily. She loved to play\n")
     assert "20 tokens in " in error
-    assert "tokens/s in torch" in error
+    assert " s in torch: " in error
+    assert " tokens/s after two" in error
 
 
 def test_generate_is_the_same_from_either_form_and_in_either_twin():
@@ -233,6 +235,20 @@ def test_generate_is_the_same_from_either_form_and_in_either_twin():
     told.add(run("generate", STORIES, *words, "--backend", "jax")[1])
     assert len(told) == 1
     assert told.pop().startswith("Tim had a ")
+
+
+def test_a_stream_of_text_waits_for_whole_characters():
+    class Bytes:
+        def decode(self, tokens):
+            return bytes(tokens).decode(errors="replace")
+
+    assert list(pieces(Bytes(), b"a", "bé!".encode())) == ["ab", "é", "!", ""]
+    assert "".join(pieces(Bytes(), b"a", "é".encode()[:1])) == "a\N{REPLACEMENT CHARACTER}"
+
+
+def test_the_rate_of_a_stream_leaves_out_what_may_have_waited_for_a_compiler():
+    assert speed([10, 13, 15, 15.5, 16], "jax") == "4 tokens in 6.00 s in jax: 2 tokens/s after two"
+    assert speed([10, 13], "torch") == "1 token in 3.00 s in torch"
 
 
 def test_generate_ends_before_the_stop_token():
@@ -371,9 +387,8 @@ def test_a_signal_stops_a_training_between_steps(text, tmp_path):
     words = ["train", "--out", str(out), "--data", str(text), "--backend", "torch", "--steps", "100000", *TINY]
     program = PROGRAM.format(absent=(), arguments=words)
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *words], cwd=ROOT, stdout=subprocess.PIPE, env=environment
-    ) as child:
+    arguments = [sys.executable, "-c", program, *words]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment) as child:
         while not (out / "train.json").exists():
             assert child.poll() is None
         child.send_signal(2)

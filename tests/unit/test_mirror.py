@@ -8,14 +8,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-OWN_WORDS = {"self", "variables", "rng", "deterministic", "device"}
-"""The arguments in which the frameworks themselves differ."""
+OWN_WORDS = {"self", "variables", "rng", "deterministic", "device", "compile"}
+"""The arguments in which the frameworks themselves differ; what is optional in PyTorch, JAX always does: compile."""
 
 EXCEPTIONS = {
     "arrays.py:as_jax": "carries one array across; `as_torch` is its counterpart",
     "arrays.py:as_torch": "carries one array across; `as_jax` is its counterpart",
     "arrays.py:BITS": "numpy does not know these dtypes of PyTorch; JAX shares them with it",
     "caches/cache.py:Cache.__init__": "PyTorch writes in place, so its cache remembers that a call has consumed it",
+    "compiling.py": "PyTorch compiles a step when it is asked to; JAX compiles every generation",
     "parts.py:initializer": "linen wants a function that draws; `initialize` is its counterpart",
     "parts.py:initialize": "PyTorch draws into a parameter that exists; `initializer` is its counterpart",
     "parts.py:keep_given_dtype": "load_state_dict would round; linen's variables are what they are given as",
@@ -23,6 +24,7 @@ EXCEPTIONS = {
     "rotary.py:Tables": "PyTorch keeps tables where the module lives; JAX makes them constants of the program",
     "rotary.py:angles": "the tables are an argument in PyTorch, for that reason",
     "scope.py:concrete": "JAX asks an array whether it is traced, PyTorch asks its compiler",
+    "scope.py:Scope.once": "XLA sees when two layers compute the same thing; PyTorch has to be told",
     "weights.py:Variables": "linen's parameters are a value of their own; PyTorch's live in the module",
     "weights.py:to_neutral": "it reads variables in JAX, a module in PyTorch",
     "weights.py:flax_path": "PyTorch's paths are the neutral ones",

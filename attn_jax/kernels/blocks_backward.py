@@ -1,0 +1,92 @@
+"""The backward pass over blocks: the scores are computed again, from the log of each query's denominator."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from attn_jax.functional import wide
+from attn_jax.kernels.blocks_bounds import Given, Plan, bounds
+from attn_jax.kernels.blocks_scores import (
+    added,
+    folded,
+    grid_of,
+    keys_of,
+    pairs_at,
+    place,
+    product,
+    queries_at,
+    queries_of,
+    scaled,
+    scores,
+    thinned,
+    unturned,
+    walk,
+    written,
+)
+
+
+def backward(
+    plan: Plan,
+    q: Float[Array, "B T K G D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K E"],
+    bias: Float[Array, "B|1 K|1 G|1 T S"] | None,
+    sinks: Float[Array, "K G"] | None,
+    given: Given,
+    attended: Float[Array, "B T K G E"],
+    level: Float[Array, "B T K G 1"],
+    slope: Float[Array, "B T K G E"],
+) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """The gradients of q, k, v, bias and sinks; `slope` is the one of the attended values y.
+
+    With the weights p = e^(s - level), and r what dropout left of them, in one pass over the blocks, queries outer:
+
+        dv += r^T dy    dr = dy v^T    ds = r dr - p (dy . y)    dq += ds k * scale    dk += ds^T q * scale
+
+    and for a sink, a key without a value, -sum_t e^(sink - level) (dy . y) (Dao et al. 2022).
+    """
+    grid, kind = grid_of(plan, q, k), wide(q.dtype)
+    limits = bounds(plan, given, grid.blocks_q, grid.blocks_k)
+    mean = (slope.astype(kind) * attended.astype(kind)).sum(-1, keepdims=True)
+
+    def step(sums: Any, number: Any) -> Any:
+        at = place(plan, grid, number)
+        block, dy = scaled(plan, folded(queries_of(plan, q, at))), folded(queries_of(plan, slope, at))
+        base, average = queries_of(plan, level, at), queries_of(plan, mean, at)
+
+        def visit(j: Any, carry: Any, masked: bool) -> Any:
+            here, (dq, dk, dv, dbias) = carry
+            keys, where = keys_of(plan, k, at, j), (at.row, at.head, 0, j * plan.block_k)
+            s, bend = scores(plan, given, at, j, block, keys, bias, masked)
+            weights = jnp.exp(s - base)
+            left = folded(thinned(plan, given, at, j, grid, weights)).astype(dy.dtype)
+            dv = added(dv, where, product("rnme,rnms->rnes", dy, left))
+            dweights = product("rnme,rnse->rnms", dy, keys_of(plan, v, at, j)).reshape(s.shape)
+            ds = weights * (thinned(plan, given, at, j, grid, dweights) - average)
+            dbias = None if dbias is None else added(dbias, pairs_at(plan, at, j), ds)
+            ds = folded(ds if bend is None else ds * bend).astype(block.dtype)
+            dk = added(dk, where, product("rnmd,rnms->rnds", block, ds))
+            return here + product("rnms,rnsd->rnmd", ds, keys), (dq, dk, dv, dbias)
+
+        here, (dq, *rest) = walk(plan, limits, at, visit, (jnp.zeros(block.shape, kind), sums))
+        here = here.reshape(*base.shape[:4], -1) * plan.scale
+        return (written(dq, queries_at(plan, at), unturned(here)), *rest), None
+
+    # Keys last: these products are a third faster than those that would put them first.
+    empty = (jnp.zeros((x.shape[0], x.shape[2], x.shape[3], x.shape[1]), kind) for x in (k, v))
+    dbias = None if bias is None else jnp.zeros(bias.shape, kind)
+    (dq, dk, dv, dbias), _ = lax.scan(step, (jnp.zeros_like(q), *empty, dbias), jnp.arange(grid.steps))
+    dk, dv = (jnp.moveaxis(x, 3, 1) for x in (dk, dv))
+    # Where q was too narrow to be multiplied by the scale, so is dk.
+    dk = dk if q.dtype == kind else dk * plan.scale
+    dbias = None if bias is None else dbias.astype(bias.dtype)
+    return dq, dk.astype(k.dtype), dv.astype(v.dtype), dbias, _of_sinks(sinks, level, mean)
+
+
+def _of_sinks(sinks: Array | None, level: Array, mean: Array) -> Array | None:
+    if sinks is None:
+        return None
+    weights = jnp.exp(sinks.astype(level.dtype)[..., None] - level)
+    return -(weights * mean).sum((0, 1, 4)).astype(sinks.dtype)

@@ -1,0 +1,59 @@
+"""The scores written out for one block of queries at a time: what no fused kernel can do, without T x S in memory."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from attn.kernels import Facts, Slower
+from attn.masks import Rule
+from attn_torch.kernels import plain, sdpa
+from attn_torch.kernels.cuts import cuts, within
+from attn_torch.scope import Scope
+from attn_torch.scoring import Scoring
+
+SIZE = 128
+"""The queries of a block."""
+
+FEW = 2**19
+"""So few scores a head cost less when they are all written out at once."""
+
+
+def refusal(facts: Facts) -> str | None:
+    """Why writing out all scores at once, or none at all, is faster."""
+    written = facts.options & {"softcap", "sinks", "dropout"} or (facts.training and "bias" in facts.given)
+    if not written:
+        return Slower("fused attention need not write out the scores")
+    if facts.queries * facts.keys < FEW:
+        return Slower(f"fewer than {FEW} scores a head are written out faster at once")
+    return None
+
+
+def attend(
+    rule: Rule,
+    scope: Scope,
+    scoring: Scoring,
+    q: Float[Tensor, "B T H D"],
+    k: Float[Tensor, "B S K D"],
+    v: Float[Tensor, "B S K E"],
+    bias: Float[Tensor, "B|1 H|1 T S"] | None,
+) -> Float[Tensor, "B T H E"]:
+    """softmax(cap(q k^T * scale) + bias) v over the keys that each query may see.
+
+    The backward pass computes each block again rather than keep its scores, with the same dropped weights.
+    """
+    kernel = plain.attend if scoring.options & {"softcap", "sinks"} else sdpa.masked
+
+    def attended(block, q, k, v, bias):
+        return kernel(rule, within(scope, block), scoring, q, k, v, bias)
+
+    blocks, found = cuts(rule, scope.given, q.shape[1], k.shape[1], SIZE), []
+    bounds = [block.i for block in blocks[1:]]
+    # Split at once, queries and bias get their gradients by one concatenation.
+    biases = [None] * len(blocks) if bias is None else bias.tensor_split(bounds, dim=2)
+    for block, queries, extra in zip(blocks, q.tensor_split(bounds, dim=1), biases, strict=True):
+        extra = None if extra is None else extra[..., block.keys]
+        inputs = block, queries, k[:, block.keys], v[:, block.keys], extra
+        again = torch.is_grad_enabled()
+        found.append(checkpoint(attended, *inputs, use_reentrant=False) if again else attended(*inputs))
+    return torch.cat(found, dim=1)

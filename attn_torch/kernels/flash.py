@@ -1,0 +1,176 @@
+"""PyTorch's flash kernel for the CPU, called by its own name because that returns the log-sum-exp of the scores too.
+
+With it come blocks of queries, each with only the keys it can see, and sinks. A sink is one more key whose value is 0:
+
+    y = softmax(s) v * sigmoid(lse - sink)        lse' = logaddexp(lse, sink)
+
+so exp(s - lse') are the weights beside the sink, and with lse' and y the kernel's own backward pass,
+
+    ds = exp(s - lse') * (dy v^T - sum(dy * y))   dsink = -exp(sink - lse') * sum(dy * y)
+
+gives the gradients of queries, keys and values. Masks and distances are made again there rather than kept.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attn_torch.functional import distance_bias, wide
+
+_attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def flash(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    seen: Tensor | None,
+    bias: Tensor | None,
+    slopes: list[float],
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+    edges: list[int],
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T * scale + bias - slope |p_q - p_k|) v with sinks, and the log-sum-exp, in blocks of queries.
+
+    Args:
+        q: [B H T D].
+        k: [B K S D].
+        v: [B K S D].
+        sinks: one more logit a head in the denominator, [H].
+        seen: which query of a block may see which of its keys, the blocks behind one another, [B|1 H|1 N].
+        bias: added to the scores, [B|1 H|1 T S]; it has no gradient.
+        slopes: ALiBi's, one a head; empty for none.
+        q_positions: [B|1 T], read with slopes only.
+        k_positions: [B|1 S], read with slopes only.
+        edges: of each block the first query, the query after the last, the first key and the key after the last.
+        causal: each block is square, and a query sees the keys up to its own index in it.
+        scale: the multiplier of the scores.
+    """
+    out, lse = _empty(q)
+    added = _added(seen, bias, slopes, q_positions, k_positions, edges, q.dtype)
+    for (i, j, low, high), extra in zip(_blocks(edges), added, strict=True):
+        keys = k[:, :, low:high], v[:, :, low:high]
+        found = _attend(q[:, :, i:j], *keys, 0.0, causal, attn_mask=extra, scale=scale)
+        out[:, :, i:j], lse[:, :, i:j] = found
+    if sinks is not None:
+        sinks = sinks.to(lse.dtype)[:, None]
+        out *= torch.sigmoid(lse - sinks)[..., None]
+        torch.logaddexp(lse, sinks, out=lse)
+    return out, lse
+
+
+def flash_backward(
+    slope: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    seen: Tensor | None,
+    bias: Tensor | None,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    slopes: list[float],
+    edges: list[int],
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v and sinks (empty without sinks); `slope` is that of `out`."""
+    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    added = _added(seen, bias, slopes, q_positions, k_positions, edges, q.dtype)
+    for (i, j, low, high), extra in zip(_blocks(edges), added, strict=True):
+        rows, columns = (..., slice(i, j), slice(None)), (..., slice(low, high), slice(None))
+        kept = q[rows], k[columns], v[columns], out[rows], lse[..., i:j]
+        found = _attend_backward(slope[rows], *kept, 0.0, causal, attn_mask=extra, scale=scale)
+        dq[rows] = found[0]
+        dk[columns] += found[1]
+        dv[columns] += found[2]
+    if sinks is None:
+        return dq, dk, dv, q.new_empty(0)
+    weights = torch.exp(sinks.to(lse.dtype)[:, None] - lse)
+    dsinks = -(weights * (slope.to(lse.dtype) * out.to(lse.dtype)).sum(-1)).sum((0, 2))
+    return dq, dk, dv, dsinks.to(sinks.dtype)
+
+
+def _blocks(edges: list[int]) -> Iterator[list[int]]:
+    return (edges[start : start + 4] for start in range(0, len(edges), 4))
+
+
+def _empty(q):
+    """Room for y and the log-sum-exp, time before heads in memory."""
+    B, H, T, E = q.shape
+    return q.new_empty(B, T, H, E).transpose(1, 2), q.new_empty(B, T, H, dtype=wide(q.dtype)).transpose(1, 2)
+
+
+def _added(
+    seen: Bool[Tensor, "B|1 H|1 N"] | None,
+    bias: Float[Tensor, "B|1 H|1 T S"] | None,
+    slopes: list[float],
+    q_positions: Int[Tensor, "B|1 T"] | None,
+    k_positions: Int[Tensor, "B|1 S"] | None,
+    edges: list[int],
+    dtype: torch.dtype,
+) -> Iterator[Float[Tensor, "B|1 H|1 n m"] | None]:
+    """What is added to the scores of each block: -inf where a key may not be seen."""
+    start = 0
+    for i, j, low, high in _blocks(edges):
+        extra = None if bias is None else bias[:, :, i:j, low:high].to(wide(dtype))
+        if slopes:
+            distances = distance_bias(tuple(slopes), q_positions[:, i:j], k_positions[:, low:high], wide(dtype))
+            extra = distances if extra is None else extra + distances
+        if seen is not None:
+            size = (j - i) * (high - low)
+            part = seen[..., start : start + size].unflatten(-1, (j - i, high - low))
+            start += size
+            zero = torch.zeros(part.shape, dtype=dtype, device=part.device) if extra is None else extra
+            extra = zero.masked_fill(~part, -torch.inf)
+        yield extra
+
+
+def _keep(ctx, inputs, output):
+    q, k, v, sinks, seen, bias, slopes, q_positions, k_positions, *rest = inputs
+    ctx.save_for_backward(q, k, v, sinks, seen, bias, q_positions, k_positions, *output)
+    ctx.rest = slopes, *rest
+
+
+def _gradients(ctx, slope, function):
+    *found, dsinks = function(slope, *ctx.saved_tensors, *ctx.rest)
+    return *found, dsinks if ctx.needs_input_grad[3] else None, *(None,) * 8
+
+
+class _Flash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = flash(*inputs)
+        _keep(ctx, inputs, output)
+        ctx.mark_non_differentiable(output[1])
+        return output
+
+    @staticmethod
+    def backward(ctx, slope, _):
+        return _gradients(ctx, slope, flash_backward)
+
+
+def attended(*inputs):
+    """`flash` with gradients."""
+    return _op(*inputs) if torch.compiler.is_compiling() else _Flash.apply(*inputs)
+
+
+# Compiled code takes both passes as operators of their own; called one by one, they would cost a small call its speed.
+_op = torch.library.custom_op("attn::flash", flash, mutates_args=())
+_op_backward = torch.library.custom_op("attn::flash_backward", flash_backward, mutates_args=())
+_op.register_fake(lambda q, *_: _empty(q))
+_op.register_autograd(lambda ctx, slope, _: _gradients(ctx, slope, _op_backward), setup_context=_keep)
+
+
+@_op_backward.register_fake
+def _(slope, q, k, v, sinks, *_):
+    return tuple(torch.empty_like(t) for t in (q, k, v, q.new_empty(0) if sinks is None else sinks))
