@@ -8,6 +8,7 @@ travel through JSON.
 
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from attn.config import Frozen, Size, Tuple
@@ -36,6 +37,12 @@ class Rule(Frozen):
     def memory(self) -> int | None:
         """How many of the latest tokens can matter to the next one; None when all can."""
         return None
+
+    def draw(self, length: int) -> str:
+        """The rule on positions 0 to length - 1: a line for each query, ■ where it may see a key and · elsewhere."""
+        positions = np.arange(length)
+        seen = self.allows(positions[:, None], positions)
+        return "\n".join(" ".join("■" if allowed else "·" for allowed in row) for row in seen)
 
     def __and__(self, other: "Rule") -> "AllOf":
         return AllOf(of=(self, other))

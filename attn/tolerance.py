@@ -175,7 +175,7 @@ def floors(gradients: Mapping[str, np.ndarray], exact: Mapping[str, float]) -> d
         rows = parts.setdefault(_part(name), [])
         if exact[name] > least:
             rows.append(row_norms(gradient))
-    whole = median(np.concatenate([rows for part in parts.values() for rows in part]))
+    whole = median(np.concatenate([np.zeros(0), *(rows for part in parts.values() for rows in part)]))
     typical = {part: median(np.concatenate(rows)) if rows else whole for part, rows in parts.items()}
     return {name: typical[_part(name)] for name in gradients}
 

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 from typer.testing import CliRunner
 
 import attn
@@ -139,6 +141,46 @@ def test_show_a_config_file_and_a_folder(tmp_path):
     shown = [run("show", tmp_path / name)[1] for name in ("mine.json", "folder")]
     assert shown[0] == shown[1]
     assert "latent [C] 1 7 28 14" in lines(shown[0])
+
+
+def test_show_compares_the_variants_at_the_sizes_of_one():
+    code, out, _ = run("show", STORIES, "--compare", "--context", 512)
+    assert code == 0
+    assert "GQA, 4 key/value heads 12,288 64 256 128 155,648" in lines(out)
+    assert "MLA, latent of 32 + 4 16,640 36 144 72 4,383,232 590,336" in lines(out)
+    assert "a new one looks back at 512." in out
+    assert refusal("show", "self", "--compare") == "CONFIG must have several heads to be compared; got 'self'."
+
+
+def test_show_draws_a_mask(tmp_path):
+    chunks, window = attn.Chunked(width=3), attn.SlidingWindow(width=2)
+    cfg = decoder(11, width=12, layers=3, heads=2, kv_heads=1, hidden=10)
+    attention = cfg.attention.replace(mask=chunks)
+    path = tmp_path / "mine.json"
+    path.write_text(cfg.replace(attention=(attention, attention.replace(mask=window), attention)).to_json())
+    code, out, _ = run("show", path, "--mask", "--length", 4)
+    assert code == 0
+    assert out.splitlines() == [
+        '{"kind":"chunked","width":3} in 2 layers',
+        "■ · · ·",
+        "■ ■ · ·",
+        "■ ■ ■ ·",
+        "· · · ■",
+        '{"kind":"sliding_window","width":2,"symmetric":false} in 1 layer',
+        "■ · · ·",
+        "■ ■ · ·",
+        "· ■ ■ ·",
+        "· · ■ ■",
+    ]
+    assert refusal("show", path, "--mask", "--length", 0) == "--length must be at least 1; got 0."
+
+
+def test_show_draws_a_mask_into_a_file(tmp_path):
+    assert run("show", "causal", "--png", tmp_path / "causal.png", "--length", 8)[0] == 0
+    image = imread(tmp_path / "causal.png")
+    corner, other = (image[image.shape[0] * at // 10, image.shape[1] * (10 - at) // 10, :3] for at in (8, 2))
+    assert corner.argmax() == 2  # below the diagonal it is blue
+    assert np.ptp(other) < 0.01  # above it, grey
 
 
 def test_a_word_that_is_nothing_is_refused():
