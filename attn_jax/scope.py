@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
@@ -113,9 +114,9 @@ def per_head(array: Array | None) -> Array | None:
     return array[None, None] if array.ndim == 2 else array[:, None]
 
 
-def concrete(array: Array) -> bool:
-    """Whether the numbers can be looked at: false inside compiled code."""
-    return not isinstance(array, jax.core.Tracer)
+def concrete(*arrays: Array | None) -> bool:
+    """Whether the numbers can be looked at, by numpy: inside compiled code only those that it takes for constants."""
+    return not any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
 def check_values(call: dict[str, Array | None], ledgers: tuple[Any, ...], length: int) -> None:
@@ -123,8 +124,9 @@ def check_values(call: dict[str, Array | None], ledgers: tuple[Any, ...], length
     for name in ("positions", "context_positions"):
         array = call.get(name)
         if array is not None and concrete(array) and array.size:
+            array = np.asarray(array)
             check_range(name, int(array.min()), int(array.max()), LONGEST)
     valid = call.get("valid")
     for ledger in ledgers:
-        if concrete(ledger.counts.length) and (valid is None or concrete(valid)):
+        if concrete(ledger.counts.length, valid):
             ledger.check_room(valid, length)

@@ -53,7 +53,7 @@ def cross_entropy(logits: Float[Array, "B T V"], targets: Int[Array, "B T"]) -> 
     """
     V = bind({}, logits=(logits.shape, "B T V"), targets=(targets.shape, "B T"))["V"]
     if concrete(targets) and targets.size:
-        check_range("targets", 0, max(0, int(targets.max())), V)
+        check_range("targets", 0, max(0, int(np.asarray(targets).max())), V)
     logarithms = jax.nn.log_softmax(logits.astype(wide(logits.dtype)), axis=-1)
     losses = -jnp.take_along_axis(logarithms, jnp.clip(targets, 0, V - 1)[..., None], axis=-1)[..., 0]
     losses = jnp.where(targets < V, losses, jnp.nan)

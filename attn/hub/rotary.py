@@ -92,6 +92,8 @@ class Rotary:
             width, whole = shared(facts, "attention.dim_k") // shared(facts, "attention.heads"), "the whole head's"
         if rope.rotated(width) != width:
             raise ValueError(f"attention.rope.width must be {width}, {whole}, not {rope.width}")
+        if rope.float32:
+            raise ValueError("attention.rope.float32 must be False, a file cannot say it, not True")
         said = {key: getattr(rope, OURS.get(key, key)) for key in KINDS[rope.kind][1]}
         said = {key: list(value) if isinstance(value, tuple) else value for key, value in said.items()}
         said = {key: value for key, value in said.items() if value is not None}

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
@@ -73,8 +74,8 @@ class Ledger:
         """Refuse a call whose valid tokens do not fit: "cache has 16 slots a row; got 17 tokens in row 0." """
         if self.ring:
             return
-        new = length if valid is None else jnp.broadcast_to(valid, (self.slots.shape[0], length)).sum(1)
-        total = self.counts.length + new
+        new = length if valid is None else np.broadcast_to(valid, (self.slots.shape[0], length)).sum(1)
+        total = np.asarray(self.counts.length) + new
         row = int(total.argmax())
         if int(total[row]) > self.capacity:
             raise ValueError(f"cache has {self.capacity} slots a row; got {int(total[row])} tokens in row {row}.")

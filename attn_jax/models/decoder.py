@@ -4,6 +4,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from attn.call import check_range, check_tokens
@@ -81,8 +82,8 @@ class Decoder(nn.Module):
             ValueError: a shape or dtype is wrong, or a token is not in the vocabulary.
         """
         check_tokens(self.cfg, tokens, positions=positions, valid=valid, segments=segments)
-        if concrete(tokens):
-            real = tokens if valid is None else jnp.where(valid, tokens, 0)
+        if concrete(tokens, valid):
+            real = np.asarray(tokens) if valid is None else np.where(valid, tokens, 0)
             check_range("tokens", int(real.min()), int(real.max()), self.cfg.vocab_size)
 
     def _check_places(self, batch, length, **rows):
@@ -90,6 +91,7 @@ class Decoder(nn.Module):
             tokens, _, _ = describe(batch, length, **rows)
             places = select(tokens.valid, tokens.positions)
             if concrete(places):
+                places = np.asarray(places)
                 check_range("positions", int(places.min()), int(places.max()), self.cfg.learned_positions)
 
     def _through(self, scopes, tokens, cache, deterministic):

@@ -14,8 +14,8 @@ from tests.factors import NEUTRAL, config_of, inputs_of
 from tests.twins import TWINS
 
 LENGTHS, CONTEXT_LENGTHS = (131, 67), (73, 137)
-Placed = tuple[int, int]
-"""Which sequence, and where it begins."""
+Placed = tuple[int, int, int]
+"""Which sequence, where it begins, and how far apart its tokens are."""
 
 
 class Layout(NamedTuple):
@@ -35,19 +35,19 @@ class Layout(NamedTuple):
     def places(self) -> Iterator[tuple[int, int, slice]]:
         """Each row, sequence, and slice of its tokens."""
         for row, placed in enumerate(self.rows):
-            for number, first in placed:
-                yield row, number, slice(first, first + self.lengths[number])
+            for number, first, step in placed:
+                yield row, number, slice(first, first + step * self.lengths[number], step)
 
 
-# Whole; padded on the left; on the right. Then packed, with padding behind, before and between.
+# Padded on the right; on the left; between all tokens. Then packed, with padding behind, before and between.
 LAYOUTS = {
     "padded": (
-        Layout((((0, 0),), ((1, 64),), ((1, 0),)), LENGTHS, 131),
-        Layout((((0, 64),), ((1, 0),), ((1, 0),)), CONTEXT_LENGTHS, 137),
+        Layout((((0, 0, 1),), ((1, 70, 1),), ((1, 1, 2),)), LENGTHS, 137),
+        Layout((((0, 1, 2),), ((1, 12, 1),), ((1, 0, 1),)), CONTEXT_LENGTHS, 149),
     ),
     "packed": (
-        Layout((((0, 0), (1, 131)), ((1, 3), (0, 79))), LENGTHS, 211),
-        Layout((((0, 0), (1, 80)), ((0, 7), (1, 80))), CONTEXT_LENGTHS, 223),
+        Layout((((0, 0, 1), (1, 131, 1)), ((1, 3, 1), (0, 79, 1))), LENGTHS, 211),
+        Layout((((0, 0, 1), (1, 80, 1)), ((0, 7, 1), (1, 80, 1))), CONTEXT_LENGTHS, 223),
     ),
 }
 CONFIGS = {

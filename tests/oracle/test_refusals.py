@@ -2,6 +2,8 @@
 
 from itertools import product
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -214,6 +216,28 @@ def test_padding_does_not_use_up_learned_positions(twin):
     valid = np.tile(np.arange(T) < T - 2, (B, 1))
     expected = attn.reference(cfg, weights_of(cfg), tokens[:, : T - 2])
     assert_close(twin(cfg, weights_of(cfg), tokens, valid=valid)[:, : T - 2], expected)
+
+
+def test_constants_of_compiled_code_are_looked_at_too():
+    cfg, weights = decoder(learned_positions=T), weights_of(decoder(learned_positions=T), "float32")
+    module, variables = TWINS[0].module(cfg, weights)
+    cache = TWINS[0].init_cache(cfg, B, T, "float32")
+
+    def run(tokens, **call):
+        call = {name: value if name == "cache" else jnp.array(value) for name, value in call.items()}
+        tokens = jnp.array(tokens)
+        return jax.jit(lambda variables: module.apply(variables, tokens, **call))(variables)
+
+    tokens, call = np.zeros((B, T), int), {"valid": np.arange(T) > 1, "positions": np.arange(T)}
+    assert_close(run(tokens, **call), attn.reference(cfg, weights, tokens, **call), cfg, "float32")
+    y, _ = run(tokens, valid=call["valid"], cache=cache)
+    assert_close(y, attn.reference(cfg, weights, tokens, valid=call["valid"]), cfg, "float32")
+    with refused("tokens must lie between 0 and 28; got 29."):
+        run(tokens + 29)
+    with refused(f"positions must lie between 0 and {LONGEST - 1}; got -1."):
+        run(tokens, positions=np.arange(T) - 1)
+    with refused(f"cache has {T} slots a row; got {T + 1} tokens in row 0."):
+        run(np.zeros((B, T + 1), int), cache=cache)
 
 
 def test_the_reference_refuses_what_the_twins_refuse():

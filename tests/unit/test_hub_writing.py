@@ -90,6 +90,11 @@ UNWRITABLE = {
         "llama",
         "attention.rope.width must be 10, the whole head's, not 4",
     ),
+    "angles rounded as a file's readers round them": (
+        llama(grouped(rope=ROPE | {"float32": True})),
+        "llama",
+        "attention.rope.float32 must be False, a file cannot say it, not True",
+    ),
     "no rope and a soft-cap": (
         llama(grouped(rope=None, softcap=5.0)),
         "llama",
