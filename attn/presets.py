@@ -6,15 +6,30 @@ from attn.config import Config
 from attn.masks import Causal
 from attn.models import MODELS, DecoderConfig
 from attn.models.mlp import MLPConfig
-from attn.rope import Rope
+from attn.rope import Rope, YarnRope
 from attn.training import TrainConfig
-from attn.variants import VARIANTS, GroupedQueryAttentionConfig
+from attn.variants import VARIANTS, GroupedQueryAttentionConfig, MultiHeadLatentAttentionConfig
+from attn.variants.latent.latent import LatentNorm
 
 SIZES = {"input_dim": 64, "heads": 8, "kv_heads": 2, "kv_lora_rank": 16}
 """What `small` gives to each field of that name that a variant has."""
 
 TRAINING = TrainConfig(steps=400, eval_every=100, save_every=100)
 """How `attn train` trains unless told otherwise."""
+
+DEEPSEEK_V3 = MultiHeadLatentAttentionConfig(
+    input_dim=7168,
+    heads=128,
+    dim_k=128 * 128,
+    dim_v=128 * 128,
+    kv_lora_rank=512,
+    q_lora_rank=1536,
+    rope_dim=64,
+    rope=YarnRope(factor=40.0, original_length=4096, layout="interleaved", mscale=1.0, mscale_all_dim=1.0),
+    latent_norm=LatentNorm(eps=1e-6),
+    mask=Causal(),
+)
+"""The attention of one layer of DeepSeek-V3, as its config.json says."""
 
 NAMES = (*VARIANTS, *MODELS)
 """Every name that `small` knows."""

@@ -7,10 +7,11 @@ from re import split
 from typing import NamedTuple
 
 from attn.caching import numbers_per_token
+from attn.comparison import compare
 from attn.config import Config
 from attn.layout import Leaf, Projection, leaves
 from attn.models import MODELS
-from attn.presets import SIZES, small
+from attn.presets import DEEPSEEK_V3, SIZES, small
 from attn.variants import VARIANTS
 from attn.weights import count
 
@@ -93,7 +94,22 @@ def variants() -> str:
     return markdown(("variant", "config", "parameters", "cache", "formula"), rows)
 
 
-TABLES = {"variants": variants}
+def costs() -> str:
+    """The README's table: one layer at the sizes of DeepSeek-V3, a new token looking back at 4096."""
+    rows = [
+        (
+            line.name,
+            f"{line.parameters / 1e6:,.0f} M",
+            f"{line.cached:,}",
+            f"{line.expanded / 1e9:,.2f} G",
+            "" if line.absorbed is None else f"{line.absorbed / 1e9:,.2f} G",
+        )
+        for line in compare(DEEPSEEK_V3, 4096)
+    ]
+    return markdown(("one layer", "parameters", "cached numbers a token", "FLOPs a token", "absorbed"), rows)
+
+
+TABLES = {"variants": variants, "costs": costs}
 """The tables that stand in the README, by the name in their markers."""
 
 

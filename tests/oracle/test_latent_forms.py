@@ -6,6 +6,7 @@ import pytest
 
 import attn
 from attn.costs import expanded_numbers
+from attn.presets import DEEPSEEK_V3
 from attn.rope import YarnRope
 from attn.tolerance import bound, by_row, floors, row_error
 from tests.cases import B, T, draw, in_both, in_both_for, weights_of
@@ -83,20 +84,9 @@ def test_absorbed_steps_over_a_cache_say_what_the_whole_says_expanded(twin, name
 
 @in_both
 def test_the_cache_of_a_deepseek_v3_layer_holds_576_numbers_a_token(twin):
-    cfg = attn.MultiHeadLatentAttentionConfig(
-        input_dim=7168,
-        heads=128,
-        dim_k=128 * 128,
-        dim_v=128 * 128,
-        kv_lora_rank=512,
-        q_lora_rank=1536,
-        rope_dim=64,
-        rope=attn.Rope(),
-        mask=attn.Causal(),
-    )
     length = 7
     module = pytest.importorskip(f"attn_{twin.name}")
-    arrays = module.cache_to_neutral(cfg, twin.init_cache(cfg, 1, length, "bfloat16"))
+    arrays = module.cache_to_neutral(DEEPSEEK_V3, twin.init_cache(DEEPSEEK_V3, 1, length, "bfloat16"))
     kept = {name: array.size for name, array in arrays.items() if name.startswith("layers.")}
     assert sum(kept.values()) / length == 576
-    assert expanded_numbers(cfg) // 576 == 71
+    assert expanded_numbers(DEEPSEEK_V3) // 576 == 71

@@ -6,21 +6,8 @@ import attn
 from attn.caching import numbers_per_token
 from attn.comparison import compare, siblings
 from attn.costs import attention_flops, expanded_numbers, projection_flops
+from attn.presets import DEEPSEEK_V3 as V3
 from tests.cases import refused
-
-V3 = attn.MultiHeadLatentAttentionConfig(
-    input_dim=7168,
-    heads=128,
-    dim_k=128 * 128,
-    dim_v=128 * 128,
-    kv_lora_rank=512,
-    q_lora_rank=1536,
-    rope_dim=64,
-    rope=attn.Rope(),
-    latent_norm={"eps": 1e-6},
-    mask=attn.Causal(),
-)
-"""The attention of DeepSeek-V3 (its config.json)."""
 
 
 def test_a_layer_of_deepseek_v3_caches_576_numbers_a_token_and_not_40960():
