@@ -11,13 +11,22 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --constraint con
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NPROC=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help demo test test-all lint clean
+# The first tier compiles programs that run once: with few of XLA's passes that takes a third of the time.
+QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+# What make bench measures: few short cases with QUICK=1, into a folder that git ignores.
+QUICK ?=
+BENCH := $(BIN)/python -m benchmarks
+BENCH_OPTIONS := $(if $(QUICK),--quick --out runs/bench)
+
+.PHONY: help demo test test-all bench lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      show what attn does"
 	@echo "make test      run the first tier of the tests"
 	@echo "make test-all  run all tests"
+	@echo "make bench     measure attn beside its peers (QUICK=1: two minutes)"
 	@echo "make lint      check style and types"
 	@echo "make clean     remove .venv and caches"
 
@@ -25,10 +34,16 @@ demo: $(VENV)/installed
 	$(BIN)/attn demo
 
 test: $(VENV)/installed
-	$(PYTEST) -m "not full"
+	$(QUICKLY) $(PYTEST) -m "not full"
 
 test-all: $(VENV)/installed
 	$(PYTEST)
+
+bench: $(VENV)/installed-bench
+	$(BENCH) torch $(BENCH_OPTIONS)
+	$(BENCH) jax $(BENCH_OPTIONS)
+	$(BENCH) generation $(BENCH_OPTIONS)
+	$(BENCH) report $(BENCH_OPTIONS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check
@@ -49,4 +64,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed
+	$(PIP) --editable '.[bench]'
 	@touch $@

@@ -86,6 +86,18 @@ def check_name(names: Iterable[str], name: str | None) -> None:
         raise ValueError(f"kernel must be one of {', '.join(names)}; got {name!r}.")
 
 
+def check_form(cfg: Any, kernel: str | None) -> None:
+    """Refuse a form of latent attention where no layer is latent.
+
+    Raises:
+        ValueError: "kernel 'absorbed' is a form of latent attention; got a config of grouped_query."
+    """
+    variants = [attention.variant for attention in cfg.attentions]
+    if kernel in FORMS and "latent" not in variants:
+        names = ", ".join(dict.fromkeys(variants))
+        raise ValueError(f"kernel {kernel!r} is a form of latent attention; got a config of {names}.")
+
+
 def _said(reason: str | None, fits: bool, forced: str | None) -> str:
     if fits:
         return "forced" if forced else "the first that can run this call"

@@ -22,7 +22,7 @@ def build(cfg: Config, *, dtype: Any = None, kernel: str | None = None) -> nn.Mo
         kernel: the name of an attention kernel to force; None chooses by what a call needs.
 
     Raises:
-        ValueError: the kernel is unknown.
+        ValueError: the kernel is unknown, or a form of latent attention where nothing is latent.
     """
-    check_kernel(kernel)
+    check_kernel(cfg, kernel)
     return MODULES[type(cfg)](cfg, dtype=dtype, kernel=kernel)

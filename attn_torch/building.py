@@ -28,7 +28,7 @@ def build(
         device: where the parameters live.
 
     Raises:
-        ValueError: the kernel is unknown.
+        ValueError: the kernel is unknown, or a form of latent attention where nothing is latent.
     """
-    check_kernel(kernel)
+    check_kernel(cfg, kernel)
     return MODULES[type(cfg)](cfg, dtype=dtype, kernel=kernel).to(device)

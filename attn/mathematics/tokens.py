@@ -51,7 +51,7 @@ class Row:
         """The largest valid position + 1 of each token's own run, [B T]."""
         lengths = np.ones(self.positions.shape, int)
         for b in range(len(lengths)):
-            for t in range(lengths.shape[1]):
+            for t in range(len(lengths[b])):
                 own = self.positions[b, self.valid[b] & (self.runs[b] == self.runs[b, t])]
                 lengths[b, t] = own.max(initial=0) + 1
         return lengths

@@ -27,5 +27,5 @@ class MLPConfig(Config):
         return {"M": self.input_dim, "U": self.hidden_dim}
 
     def layout(self) -> Layout:
-        gate = {"gate": Projection("M -> U", bias=self.bias)} if self.gated else {}
+        gate: Layout = {"gate": Projection("M -> U", bias=self.bias)} if self.gated else {}
         return gate | {"up": Projection("M -> U", bias=self.bias), "down": Projection("U -> M", bias=self.bias)}

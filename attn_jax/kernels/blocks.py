@@ -5,6 +5,7 @@ chunk costs what it sees, and only blocks on the border of what may be seen are 
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +94,7 @@ def _grouped(pairs: Array, kv_heads: int) -> Array:
     return pairs.reshape(B, *((1, 1) if H == 1 else (kv_heads, H // kv_heads)), *rest)
 
 
-def _filled(array: Array | None, plan: Plan, axes: str) -> Array | None:
+def _filled(array: Any, plan: Plan, axes: str) -> Any:
     """The array with zeros up to whole blocks along T and S."""
     if array is None:
         return None

@@ -3,7 +3,8 @@
 import jax
 from jaxtyping import Array, Float
 
-from attn.kernels import FORMS, Facts, Row, biased, check_given, check_name, choose, options
+from attn.config import Config
+from attn.kernels import FORMS, Facts, Row, biased, check_form, check_given, check_name, choose, options
 from attn.masks import Rule
 from attn.variants.base import AttentionConfig
 from attn_jax.kernels import blocks, cudnn, plain, splash
@@ -52,9 +53,10 @@ def attend(
     return KERNELS[name](rule, scope, scoring, q, k, v, bias)
 
 
-def check_kernel(kernel: str | None) -> None:
-    """Refuse the name of a kernel that this twin does not have."""
+def check_kernel(cfg: Config, kernel: str | None) -> None:
+    """Refuse the name of a kernel that this twin does not have, and a form where nothing is latent."""
     check_name((*REFUSALS, *FORMS), kernel)
+    check_form(cfg, kernel)
 
 
 def explain(

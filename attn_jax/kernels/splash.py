@@ -84,7 +84,7 @@ def splashed(
     sizes = block_sizes(q.shape[2], k.shape[2])
     kernel = make(mask, block_sizes=sizes, attn_logits_soft_cap=scoring.softcap, interpret=interpret)
 
-    def row(q: Array, k: Array, v: Array, segments: Any) -> Array:
+    def row(q: Array, k: Array, v: Array, segments: Any) -> Any:
         segments = None if segments is None else splash.SegmentIds(*segments)
         return kernel(q, k, v, segments, scoring.sinks)
 

@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn.call import dtype_name
-from attn.kernels import FORMS, Facts, Row, biased, check_given, check_name, choose, options
+from attn.config import Config
+from attn.kernels import FORMS, Facts, Row, biased, check_form, check_given, check_name, choose, options
 from attn.masks import Rule
 from attn.variants.base import AttentionConfig
 from attn_torch.kernels import blocks, chunked, flex, plain, sdpa
@@ -69,9 +70,10 @@ def _choose(facts: Facts, forced: str | None) -> str:
 _remembered = lru_cache(maxsize=1024)(_choose)
 
 
-def check_kernel(kernel: str | None) -> None:
-    """Refuse the name of a kernel that this twin does not have."""
+def check_kernel(cfg: Config, kernel: str | None) -> None:
+    """Refuse the name of a kernel that this twin does not have, and a form where nothing is latent."""
     check_name((*REFUSALS, *FORMS), kernel)
+    check_form(cfg, kernel)
 
 
 def explain(

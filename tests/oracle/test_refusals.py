@@ -70,6 +70,15 @@ def test_an_unknown_kernel_is_refused(twin):
         twin(CASES["self"], weights_of(CASES["self"]), *sides_of(CASES["self"]), options={"kernel": "fast"})
 
 
+@in_both
+def test_a_form_of_latent_attention_is_refused_where_nothing_is_latent(twin):
+    pair = decoder(attention=(CASES["grouped_query"], CASES["multi_query"]))
+    for cfg, names in ((CASES["multi_query"], "multi_query"), (pair, "grouped_query, multi_query")):
+        with refused(f"kernel 'absorbed' is a form of latent attention; got a config of {names}."):
+            twin.module(cfg, weights_of(cfg, "float32"), kernel="absorbed")
+    twin.module(decoder(), weights_of(decoder(), "float32"), kernel="absorbed")  # one of its layers is latent
+
+
 def test_a_kernel_that_is_forced_runs_or_says_why_not():
     cfg, torch_twin = CASES["multi_query"], TWINS[1]
     call = {"options": {"kernel": "sdpa_causal"}}

@@ -1,0 +1,75 @@
+"""`python -m benchmarks PART [--quick] [--out FOLDER]`: a process for each framework, one for both, one to report."""
+
+import argparse
+import os
+import warnings
+from pathlib import Path
+
+from benchmarks.comparing import Budget
+from benchmarks.results import Record, merge, read
+
+RESULTS = Path(__file__).parent / "results"
+
+PARTS = ("torch", "jax", "generation", "report")
+
+
+def main() -> None:
+    """Measure one part and merge it into the results, or write the page and the pictures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--quick", action="store_true", help="few and short cases, about two minutes in all")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
+    given = parser.parse_args()
+    path = given.out / "results.json"
+    if given.part == "report":
+        report(path)
+        return
+    # Keras reads its backend when it is imported, and peers warn of what they are about to change.
+    os.environ["KERAS_BACKEND"] = "torch" if given.part == "torch" else "jax"
+    warnings.simplefilter("ignore")
+    merge(path, generation(given.quick) if given.part == "generation" else framework(given.part, given.quick))
+
+
+def framework(name: str, quick: bool) -> list[Record]:
+    """All that one framework measures."""
+    if name == "torch":
+        from benchmarks import peers_torch as peers
+        from benchmarks import side_torch as side
+    else:
+        from benchmarks import peers_jax as peers
+        from benchmarks import side_jax as side
+    from benchmarks import decode, layers, memory
+    from benchmarks.options import options
+    from benchmarks.overhead import overhead
+
+    short, long = (Budget(0.2), Budget(0.5)) if quick else (Budget(1.0), Budget(6.0))
+    records = layers.layers(side, peers, long, quick) + layers.kernels(side, peers, long, quick)
+    records += options(side, peers, short, quick)
+    records += decode.decode(name, long, quick)
+    if name == "torch":
+        return records + overhead(side, peers, Budget(long.seconds, 10, 100)) + memory.in_torch(quick)
+    return records + memory.in_jax(quick)
+
+
+def generation(quick: bool) -> list[Record]:
+    """What both frameworks measure in one process, and what is only counted."""
+    from benchmarks import decode
+    from benchmarks.generation import generation as measured
+
+    return measured(Budget(0.5 if quick else 15.0), quick) + decode.operations(quick)
+
+
+def report(path: Path) -> None:
+    """The page and the pictures beside the results."""
+    from benchmarks.plots import draw
+    from benchmarks.tables import render
+
+    results = read(path)
+    page = path.with_name("README.md")
+    page.write_text(render(results), encoding="utf-8")
+    for written in (page, *draw(results, path.parent)):
+        print(written)
+
+
+if __name__ == "__main__":
+    main()

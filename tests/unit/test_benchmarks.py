@@ -1,0 +1,225 @@
+"""How the benchmarks time, compare, and write down; what they measure is not run here."""
+
+import json
+
+import pytest
+
+from benchmarks import results
+from benchmarks.cases import Case, cases, masked
+from benchmarks.decode import LATENT, flops
+from benchmarks.goals import GOALS, Goal
+from benchmarks.plots import lines
+from benchmarks.tables import duration, render
+from benchmarks.timing import compared, interleaved, rounds_for
+
+
+class Clock:
+    """A clock that only moves when a candidate works."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.calls = []
+
+    def __call__(self):
+        return self.now
+
+    def works(self, name, *seconds):
+        """A candidate that takes the next of these times in each of its turns."""
+        turns = iter(seconds)
+
+        def call():
+            self.calls.append(name)
+            self.now += next(turns)
+
+        return call
+
+
+def test_candidates_take_turns_and_another_goes_first_in_each_round():
+    clock = Clock()
+    functions = {name: clock.works(name, *[1.0] * 4) for name in "abc"}
+    interleaved(functions, 4, clock)
+    assert "".join(clock.calls) == "abcbcacababc"
+
+
+def test_each_call_is_timed_alone():
+    clock = Clock()
+    functions = {"a": clock.works("a", 1.0, 2.0, 4.0), "b": clock.works("b", 8.0, 16.0, 32.0)}
+    assert interleaved(functions, 3, clock) == {"a": [1.0, 2.0, 4.0], "b": [8.0, 16.0, 32.0]}
+
+
+def test_ratios_are_those_of_each_round():
+    # Round by round b takes 3, 2 and 5 times as long as a: the median is 3, and not that of the medians, 20 / 7.
+    rows = compared({"a": [1.0, 10.0, 7.0], "b": [3.0, 20.0, 35.0]}, "a")
+    assert rows["a"] == {"seconds": 7.0, "ratio": 1.0, "low": 1.0, "high": 1.0, "rounds": 3.0}
+    assert rows["b"] == {"seconds": 20.0, "ratio": 3.0, "low": 2.5, "high": 4.0, "rounds": 3.0}
+
+
+@pytest.mark.parametrize(("budget", "rounds"), [(0.1, 3), (6.0, 12), (100.0, 40)])
+def test_rounds_fit_into_the_budget_between_least_and_most(budget, rounds):
+    assert rounds_for({"a": 0.2, "b": 0.3}, budget) == rounds
+
+
+def test_masks_for_peers_are_the_rules():
+    table = cases(quick=False)
+    assert {case.rule for case in table} == {"full", "causal", "window"}
+    assert masked(Case("", "full", 8, 5, False)) is None
+    assert masked(Case("", "causal", 8, 3, False)).tolist() == [[True, False, False], [True, True, False], [True] * 3]
+    window = masked(Case("", "window", 8, 400, False))
+    assert window.sum(1).tolist() == [*range(1, 256), *[256] * 145]
+
+
+def test_operations_of_latent_attention():
+    # M 2048, H 16, D = E 128, C 512, R 64: q 2048 * 16 * 192, kv_down and k_rope 2048 * 576, out 2048 * 2048.
+    projections = 6291456 + 1179648 + 4194304
+    assert flops(LATENT, 4096, "absorbed") == 2 * (projections + 16 * (131072 + 4096 * 1088))
+    assert flops(LATENT, 4096, "expanded") == 2 * (projections + 16 * (4096 * 131072 + 4096 * 320))
+
+
+MACHINE = {
+    "cores": 2,
+    "processor": "A Model",
+    "system": "Linux x86_64",
+    "python": "3.11.7",
+    "libraries": {"torch": "2.13.0", "jax": "0.10.2"},
+}
+
+ROW = {"seconds": 0.25, "ratio": 1.0, "low": 1.0, "high": 1.0, "rounds": 5.0}
+
+RECORDS = [
+    results.record(
+        "layers",
+        "jax",
+        "causal, forward",
+        "T=4096",
+        {"attn": ROW, "Equinox": {"seconds": 0.75, "ratio": 3.125, "low": 2.5, "high": 4.0, "rounds": 5.0}},
+    ),
+    results.record(
+        "layers", "jax", "causal, forward", "T=8192", {"attn": ROW, "Equinox": {"no": "would take about 9 s a call"}}
+    ),
+    results.record("memory", "torch", "causal, forward", "T=1024", {"attn": {"bytes": 3 * 2**20, "ratio": 1.0}}),
+    results.record("memory", "torch", "causal, forward", "growth", {"attn": {"growth": 4.03}}),
+    results.record(
+        "operations", "both", "a token", "context 1024", {"expanded": {"operations": 2_500_000, "ratio": 12.5}}
+    ),
+    results.record(
+        "generation",
+        "both",
+        "a story",
+        "batch 4",
+        {"attn_jax": {"seconds": 0.05, "ratio": 0.25, "low": 0.2, "high": 0.3, "rounds": 5.0}},
+        tokens=960,
+    ),
+]
+
+PAGE = """\
+# Benchmarks
+
+Made by `make bench`. Candidates take turns in one process; times are medians, ratios those of each round.
+Batch 1, 8 heads of 64, float32, on 2 cores (A Model, Linux x86_64),
+Python 3.11.7, torch 2.13.0, jax 0.10.2.
+
+## Goals
+
+| goal | wanted | found | met |
+| --- | ---: | ---: | ---: |
+| JAX, T=4096, forward: layers over any peer | at least 3x | 3.12x | yes |
+
+## Layers
+
+Time, and how many times that of attn; in brackets the quartiles of the ratio.
+
+### JAX: causal, forward
+
+|  | T=4096 | T=8192 |
+| --- | ---: | ---: |
+| attn | 250 ms, 1.00x (1.00 to 1.00) | 250 ms, 1.00x (1.00 to 1.00) |
+| Equinox | 750 ms, 3.12x (2.50 to 4.00) | – |
+
+* Equinox, T=8192: no, would take about 9 s a call.
+
+## Memory
+
+The peak beside the inputs, and how many times that of attn.
+
+### PyTorch: causal, forward
+
+|  | T=1024 | growth |
+| --- | ---: | ---: |
+| attn | 3.0 MiB, 1.00x | 4.03x |
+
+## Operations
+
+Those of one decoded token, a multiplication and an addition counting as two.
+
+### both frameworks: a token
+
+|  | context 1024 |
+| --- | ---: |
+| expanded | 2 million, 12.5x |
+
+## Generation
+
+Tokens per second, and how many times the first of transformers' times.
+
+### both frameworks: a story
+
+|  | batch 4 |
+| --- | ---: |
+| attn_jax | 19,200, 0.25x (0.20 to 0.30) |
+"""
+
+
+def test_the_page():
+    assert render(json.loads(json.dumps({"machine": MACHINE, "records": RECORDS}))) == PAGE
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.5, "2.5 s"), (0.2504, "250 ms"), (0.00123, "1.23 ms"), (0.0000456, "45.6 µs")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def column(rows, name="T=1"):
+    return results.record("layers", "jax", "g", name, rows)
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "met"),
+    [
+        (Goal("", "layers", "jax", "g", (), ("b", "c"), "a", least=2.0), 1.5, False),
+        (Goal("", "layers", "jax", "g", ("T=1",), ("b", "c"), "a", least=2.0), 2.0, True),
+        (Goal("", "layers", "jax", "g", (), ("a",), "b", most=0.6), 0.5, True),
+        (Goal("", "layers", "jax", "g", (), ("a",), "b", most=30.0, field="seconds"), -4e6, True),
+        (Goal("", "layers", "jax", "g", (), ("b",), None, least=2.5), 2.0, False),
+        (Goal("", "layers", "jax", "g", (), ("d",), "a", least=2.0), None, None),
+        (Goal("", "layers", "torch", "g", (), ("b",), "a", least=2.0), None, None),
+    ],
+)
+def test_a_goal_takes_the_worst_column_and_the_fastest_peer(goal, value, met):
+    row = {"seconds": 4.0, "ratio": 1.0}
+    first = column({"a": row, "b": {"seconds": 8.0, "ratio": 2.0}, "c": {"seconds": 12.0, "ratio": 3.0}})
+    second = column({"a": row, "b": {"seconds": 9.0, "ratio": 2.25}, "c": {"seconds": 6.0, "ratio": 1.5}}, "T=2")
+    third = column({"a": row, "b": {"no": "it has no window"}}, "T=3")
+    assert goal.value([first, second, third]) == value
+    assert value is None or goal.met(value) is met
+
+
+def test_goals_name_tables_that_are_measured():
+    measured = {case.group for case in cases(quick=False)}
+    assert {goal.group for goal in GOALS if goal.part == "layers"} <= measured
+
+
+def test_new_results_take_the_place_of_old_ones_of_the_same_part(tmp_path):
+    path = tmp_path / "results.json"
+    results.merge(path, [column({"a": {"ratio": 1.0}}), results.record("memory", "jax", "g", "T=1", {})])
+    results.merge(path, [column({"a": {"ratio": 2.0}})])
+    found = results.read(path)
+    assert [record["part"] for record in found["records"]] == ["memory", "layers"]
+    assert found["records"][1]["rows"] == {"a": {"ratio": 2.0}}
+    assert found["machine"] == results.machine()
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_plots_leave_out_what_was_not_measured():
+    assert lines(RECORDS[:2], "seconds") == {"attn": [(4096, 0.25), (8192, 0.25)], "Equinox": [(4096, 0.75)]}
