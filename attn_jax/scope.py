@@ -41,6 +41,11 @@ class Scope:
     given: frozenset[str] = struct.field(pytree_node=False, default=frozenset())
     length: int | None = struct.field(pytree_node=False, default=None)
 
+    @property
+    def valid(self) -> Bool[Array, "B T"] | None:
+        """Which tokens of x are real; None for all."""
+        return self.queries.valid
+
     def mask(self, rule: Rule) -> Bool[Array, "B|1 H|1 T S"] | None:
         """Which query may see which key; None when every one may see all."""
         parts = []

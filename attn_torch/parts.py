@@ -70,10 +70,12 @@ class Projection(Part):
         self.outputs = outputs if len(outputs) > 1 else None
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
-        x, weight = working(self.name, x, self.weight, self.dtype)
-        bias = self.bias.to(x.dtype) if self.part.bias else None
+        weight, bias = self.weight, self.bias if self.part.bias else None
+        if self.dtype is not None or x.dtype != weight.dtype:
+            x, weight = working(self.name, x, weight, self.dtype)
+            bias = None if bias is None else bias.to(x.dtype)
         y = F.linear(x.flatten(2) if self.flattened else x, weight, bias)
-        return y if self.outputs is None else y.view(*y.shape[:-1], *self.outputs)
+        return y if self.outputs is None else y.view(y.shape[:-1] + self.outputs)
 
     @property
     def biased(self) -> bool:

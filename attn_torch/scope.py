@@ -44,6 +44,11 @@ class Scope:
     length: int | None = None
     _made: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
 
+    @property
+    def valid(self) -> Bool[Tensor, "B T"] | None:
+        """Which tokens of x are real; None for all."""
+        return self.queries.valid
+
     def mask(self, rule: Rule) -> Bool[Tensor, "B|1 H|1 T S"] | None:
         """Which query may see which key; None when every one may see all."""
         return self.once((rule,), lambda: self._mask(rule))
@@ -75,6 +80,27 @@ class Scope:
         return mask
 
 
+class Whole(Scope):
+    """The scope of x alone: every token is real; its position is its index, made when somebody asks for it."""
+
+    valid = None
+
+    def __init__(self, length: int, device: torch.device | None):
+        self.length, self._device, self._tokens, self._made = length, device, None, []
+
+    @property
+    def queries(self) -> Tokens:
+        """The tokens of x."""
+        if self._tokens is None:
+            self._tokens = Tokens(torch.arange(self.length, device=self._device)[None], None, None)
+        return self._tokens
+
+    @property
+    def keys(self) -> Tokens:
+        """The same."""
+        return self.queries
+
+
 def survey(
     batch: int,
     length: int,
@@ -93,8 +119,7 @@ def survey(
 ) -> Scope:
     """The scope of one call; see the module's call for the arguments."""
     if allowed is bias is positions is valid is segments is ledger is context_length is None:
-        tokens = Tokens(torch.arange(length, device=device)[None], None, None)
-        return Scope(tokens, tokens, length=length)
+        return Whole(length, device)
     given = {"valid": valid if context_length is None else context_valid, "segments": segments, "cache": ledger}
     given |= {"allowed": allowed, "bias": bias, "context": context_length, "positions": positions}
     named = frozenset([name for name, value in given.items() if value is not None])

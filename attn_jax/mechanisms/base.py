@@ -123,7 +123,7 @@ class AttentionModule(nn.Module):
         return survey(*x.shape[:2], length, **call, ledger=ledger)
 
     def _selected(self, scope, x, context):
-        x = functional.select(scope.queries.valid, x)
+        x = functional.select(scope.valid, x)
         if self.cfg.reads is None:
             return x, x
         return x, None if context is None else functional.select(scope.keys.valid, context)
@@ -134,10 +134,12 @@ class AttentionModule(nn.Module):
             return new, None
         return (store, store) if new is None else reversed(extend(store, scope, new))
 
-    def _turn(self, heads, tokens, length):
+    def _turn(self, scope, heads, of_keys=False):
+        """Heads at the positions of their tokens; keys of a context have positions of their own."""
         rope = self.cfg.rope
         if rope is None:
             return heads
+        tokens, length = (scope.keys, None) if of_keys and self.cfg.reads is not None else (scope.queries, scope.length)
         if rope.by_length and length is None:
             length = lengths(tokens)
         width = rope.rotated(heads.shape[-1])
@@ -178,11 +180,11 @@ class AttentionModule(nn.Module):
         scoring, bias, mask = self._scoring(True), self._bias(scope), scope.mask(self.cfg.rule)
         bias = functional.with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
         weights = functional.attention_weights(q, k, scoring, allowed=mask, bias=bias)
-        return functional.select(scope.queries.valid, weights.swapaxes(1, 2)).swapaxes(1, 2)
+        return functional.select(scope.valid, weights.swapaxes(1, 2)).swapaxes(1, 2)
 
     def _finish(self, scope, x, attended):
         if self.cfg.output_gate is not None:
             gate = functional.sigmoid(self.gate(x))
             attended = attended * (gate if self.cfg.output_gate == "elementwise" else gate[..., None])
         y = self.out(attended) if "out" in self.cfg.projections else attended.reshape(*x.shape[:2], -1)
-        return functional.select(scope.queries.valid, y)
+        return functional.select(scope.valid, y)

@@ -37,7 +37,7 @@ class SoftmaxAttention(AttentionModule):
         norm = self.cfg.qk_norm
         q = self.q(x)
         q = self.q_norm(q) if norm is not None and norm.place == "before" else q
-        q = self._turn(q, scope.queries, scope.length)
+        q = self._turn(scope, q)
         return self.q_norm(q) if norm is not None and norm.place == "after" else q
 
     def _new(self, scope, context):
@@ -47,7 +47,6 @@ class SoftmaxAttention(AttentionModule):
         norm = self.cfg.qk_norm
         k = self.k(context)
         k = self.k_norm(k) if norm is not None and norm.place == "before" else k
-        tokens, length = (scope.queries, scope.length) if self.cfg.reads is None else (scope.keys, None)
-        k = self._turn(k, tokens, length)
+        k = self._turn(scope, k, of_keys=True)
         k = self.k_norm(k) if norm is not None and norm.place == "after" else k
         return {"k": k, "v": self.v(context)}

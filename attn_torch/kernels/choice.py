@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn.call import dtype_name
 from attn.config import Config
 from attn.kernels import FORMS, Facts, Row, biased, check_form, check_given, check_name, choose, options
 from attn.masks import Rule
@@ -33,6 +32,7 @@ REFUSALS = {
     "sdpa_masked": sdpa.masked_refusal,
     "plain": plain.refusal,
 }
+_NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 def attend(
@@ -47,20 +47,16 @@ def attend(
     kernel: str | None = None,
 ) -> Float[Tensor, "B T H E"]:
     """The attended value, by the kernel that fits or the one that is forced."""
-    facts = Facts(
-        rule,
-        q.shape[1],
-        k.shape[1],
-        q.shape[3],
-        v.shape[3],
-        dtype_name(q),
-        q.device.type,
-        torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, bias)),
-        scope.given if bias is None else scope.given | {"bias"},
-        scoring.options,
-    )
+    (_, T, _, D), S, E = q.shape, k.shape[1], v.shape[3]
+    given = scope.given if bias is None else scope.given | {"bias"}
+    learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or _learns(bias))
+    facts = Facts(rule, T, S, D, E, _NAMES[q.dtype], q.device.type, learns, given, scoring.options)
     chosen = _choose(facts, kernel) if torch.compiler.is_compiling() else _remembered(facts, kernel)
     return KERNELS[chosen](rule, scope, scoring, q, k, v, bias)
+
+
+def _learns(bias: Tensor | None) -> bool:
+    return bias is not None and bias.requires_grad
 
 
 def _choose(facts: Facts, forced: str | None) -> str:

@@ -42,6 +42,8 @@ def attend(
 
     The backward pass computes each block again rather than keep its scores, with the same dropped weights.
     """
+    # Positions are made now: within a checkpoint that is compiled, nothing outside of it may change.
+    scope = Scope(scope.queries, scope.keys, scope.allowed, given=scope.given)
     kernel = plain.attend if scoring.options & {"softcap", "sinks"} else sdpa.masked
 
     def attended(block, q, k, v, bias):

@@ -95,8 +95,9 @@ def fused(
     is_causal: bool = False,
 ) -> Float[Tensor, "B T H E"]:
     """One call of PyTorch's fused attention."""
-    q, k, v, E = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), v.shape[3]
-    if q.shape[3] != E and _widening_pays(q, k, attn_mask, scoring):
+    D, E, grouped = q.shape[3], v.shape[3], q.shape[2] != k.shape[2]
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    if D != E and _widening_pays(q, k, attn_mask, scoring):
         q, k, v = widened(q, k, v)
     attended = F.scaled_dot_product_attention(
         q,
@@ -106,9 +107,9 @@ def fused(
         dropout_p=scoring.dropout,
         is_causal=is_causal,
         scale=scoring.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
+        enable_gqa=grouped,
     )
-    attended = attended if attended.shape[3] == E else attended[..., :E]
+    attended = attended if D == E else attended[..., :E]
     return attended.transpose(1, 2)
 
 

@@ -38,8 +38,8 @@ class AttentionModule(nn.Module):
         declare(self, cfg, dtype)
         # What each call would otherwise read out of the config again.
         alibi = cfg.position_bias if isinstance(cfg.position_bias, Alibi) else None
-        self._slopes = None if alibi is None else tuple(alibi.slopes(cfg.heads).tolist())
-        self._scale = cfg.score_scale
+        slopes = None if alibi is None else tuple(alibi.slopes(cfg.heads).tolist())
+        self._scored = Scoring(cfg.score_scale, cfg.softcap, slopes)
 
     def forward(
         self,
@@ -132,7 +132,7 @@ class AttentionModule(nn.Module):
         return survey(*x.shape[:2], length, **call, ledger=ledger, device=x.device)
 
     def _selected(self, scope, x, context):
-        x = functional.select(scope.queries.valid, x)
+        x = functional.select(scope.valid, x)
         if self.cfg.reads is None:
             return x, x
         return x, None if context is None else functional.select(scope.keys.valid, context)
@@ -143,10 +143,12 @@ class AttentionModule(nn.Module):
             return new, None
         return (store, store) if new is None else reversed(extend(store, scope, new))
 
-    def _turn(self, scope, heads, tokens, length):
+    def _turn(self, scope, heads, of_keys=False):
+        """Heads at the positions of their tokens; keys of a context have positions of their own."""
         rope = self.cfg.rope
         if rope is None:
             return heads
+        tokens, length = (scope.keys, None) if of_keys and self.cfg.reads is not None else (scope.queries, scope.length)
         dtype = functional.wide(heads.dtype)
 
         def make():
@@ -157,9 +159,10 @@ class AttentionModule(nn.Module):
         return functional.rotate(heads, cos, sin, rope.layout)
 
     def _scoring(self):
-        sinks = self.sinks if self.cfg.sinks else None
         dropout = self.cfg.dropout if self.training else 0.0
-        return Scoring(self._scale, self.cfg.softcap, self._slopes, sinks, dropout)
+        if not (self.cfg.sinks or dropout):
+            return self._scored
+        return self._scored._replace(sinks=self.sinks if self.cfg.sinks else None, dropout=dropout)
 
     def _bias(self, scope):
         buckets = self.cfg.position_bias
@@ -181,11 +184,11 @@ class AttentionModule(nn.Module):
         scoring, bias, mask = self._scoring()._replace(dropout=0.0), self._bias(scope), scope.mask(self.cfg.rule)
         bias = functional.with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
         weights = functional.attention_weights(q, k, scoring, allowed=mask, bias=bias)
-        return functional.select(scope.queries.valid, weights.transpose(1, 2)).transpose(1, 2)
+        return functional.select(scope.valid, weights.transpose(1, 2)).transpose(1, 2)
 
     def _finish(self, scope, x, attended):
         if self.cfg.output_gate is not None:
             gate = functional.sigmoid(self.gate(x))
             attended = attended * (gate if self.cfg.output_gate == "elementwise" else gate[..., None])
         y = self.out(attended) if "out" in self.cfg.projections else attended.reshape(*x.shape[:2], -1)
-        return functional.select(scope.queries.valid, y)
+        return functional.select(scope.valid, y)

@@ -64,7 +64,7 @@ class LatentAttention(AttentionModule):
         if self.cfg.rope is None:
             return q
         width = self.cfg.head_dim
-        turned = self._turn(scope, q[..., width:], scope.queries, scope.length)
+        turned = self._turn(scope, q[..., width:])
         return torch.cat([q[..., :width], turned], dim=-1)
 
     def _new(self, scope, context):
@@ -75,10 +75,7 @@ class LatentAttention(AttentionModule):
         new = {"latent": latent if self.cfg.latent_norm is None else self.kv_norm(latent)}
         if self.cfg.rope_dim is not None:
             shared = self.k_rope(context)
-            tokens, length = (scope.queries, scope.length) if self.cfg.reads is None else (scope.keys, None)
-            new["k_rope"] = (
-                shared if self.cfg.rope is None else self._turn(scope, shared[:, :, None], tokens, length)[:, :, 0]
-            )
+            new["k_rope"] = self._turn(scope, shared[:, :, None], of_keys=True)[:, :, 0]
         return new
 
     def _expanded(self, kept):

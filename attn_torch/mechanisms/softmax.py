@@ -31,7 +31,9 @@ class SoftmaxAttention(AttentionModule):
         x, context = self._selected(scope, x, context)
         q = self._queries(scope, x)
         kept, store = self._keep(scope, self._new(scope, context), store)
-        k, v = kept["k"].to(q.dtype), kept["v"].to(q.dtype)
+        k, v = kept["k"], kept["v"]
+        if k.dtype != q.dtype:
+            k, v = k.to(q.dtype), v.to(q.dtype)
         return self._finish(scope, x, self._attend(scope, q, k, v)), store
 
     def weights_within(
@@ -45,7 +47,7 @@ class SoftmaxAttention(AttentionModule):
         norm = self.cfg.qk_norm
         q = self.q(x)
         q = self.q_norm(q) if norm is not None and norm.place == "before" else q
-        q = self._turn(scope, q, scope.queries, scope.length)
+        q = self._turn(scope, q)
         return self.q_norm(q) if norm is not None and norm.place == "after" else q
 
     def _new(self, scope, context):
@@ -55,7 +57,6 @@ class SoftmaxAttention(AttentionModule):
         norm = self.cfg.qk_norm
         k = self.k(context)
         k = self.k_norm(k) if norm is not None and norm.place == "before" else k
-        tokens, length = (scope.queries, scope.length) if self.cfg.reads is None else (scope.keys, None)
-        k = self._turn(scope, k, tokens, length)
+        k = self._turn(scope, k, of_keys=True)
         k = self.k_norm(k) if norm is not None and norm.place == "after" else k
         return {"k": k, "v": self.v(context)}

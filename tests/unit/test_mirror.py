@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "rotary.py:Tables": "PyTorch keeps tables where the module lives; JAX makes them constants of the program",
     "rotary.py:angles": "the tables are an argument in PyTorch, for that reason",
     "scope.py:concrete": "JAX asks an array whether it is traced, PyTorch asks its compiler",
+    "scope.py:Whole": "PyTorch makes positions when somebody asks for them; XLA leaves out what nobody reads",
     "scope.py:Scope.once": "XLA sees when two layers compute the same thing; PyTorch has to be told",
     "weights.py:Variables": "linen's parameters are a value of their own; PyTorch's live in the module",
     "weights.py:to_neutral": "it reads variables in JAX, a module in PyTorch",
