@@ -35,7 +35,7 @@ def search(
     new = torch.full((B, beams, steps), stop, dtype=first.dtype, device=device)
     new[:, :, 0] = first
     done = first == stop
-    advance = compiled(_advance) if compile else _advance
+    advance = compiled(_advance, module) if compile else _advance
     for step in range(1, steps):
         if bool(done.all()):
             break

@@ -98,7 +98,7 @@ def _given(module, tokens, steps, valid, sampling, beams=1):
 
 def _stream(module, given, tokens, valid, compile):
     (B, T), steps = tokens.shape, given.uniforms.shape[1]
-    advance = compiled(_advance) if compile else _advance
+    advance = compiled(_advance, module) if compile else _advance
     cache = init_cache(module.cfg, B, T + steps, dtype=given.dtype, device=tokens.device)
     logits, cache = module(tokens, valid=valid, cache=cache)
     token = _pick(given.greedy, last(logits, valid), given.uniforms[:, 0], given.limits)

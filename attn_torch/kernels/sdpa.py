@@ -95,8 +95,11 @@ def fused(
     is_causal: bool = False,
 ) -> Float[Tensor, "B T H E"]:
     """One call of PyTorch's fused attention."""
-    D, E, grouped = q.shape[3], v.shape[3], q.shape[2] != k.shape[2]
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    (B, T, H, D), K, E = q.shape, k.shape[2], v.shape[3]
+    # A single query would read the keys of a group once for each of its heads; as rows of one head, they do once.
+    folds = T == 1 and H != K and (attn_mask is None or attn_mask.shape[1] == 1)
+    q = q.reshape(B, K, H // K, D) if folds else q.transpose(1, 2)
+    k, v = k.transpose(1, 2), v.transpose(1, 2)
     if D != E and _widening_pays(q, k, attn_mask, scoring):
         q, k, v = widened(q, k, v)
     attended = F.scaled_dot_product_attention(
@@ -107,10 +110,10 @@ def fused(
         dropout_p=scoring.dropout,
         is_causal=is_causal,
         scale=scoring.scale,
-        enable_gqa=grouped,
+        enable_gqa=H != K and not folds,
     )
     attended = attended if D == E else attended[..., :E]
-    return attended.transpose(1, 2)
+    return attended.reshape(B, 1, H, E) if folds else attended.transpose(1, 2)
 
 
 def widened(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

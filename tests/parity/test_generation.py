@@ -98,6 +98,42 @@ def test_a_compiled_generation_is_one_graph_and_says_the_same(twins, monkeypatch
     assert counter.frame_count == 1
 
 
+def test_compiled_code_is_shared_by_models_of_one_form_and_hears_a_hook(twins, monkeypatch):
+    module, _, _ = twins
+    counter = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(compiling, "BACKEND", counter)
+    torch.compiler.reset()
+    prompts, other = torch.from_numpy(PROMPTS), attn_torch.build(CFG)
+    other.load_state_dict({name: -array for name, array in module.state_dict().items()})
+    for model in (module, other):
+        told = attn_torch.generate(model, prompts, STEPS, compile=True)
+        assert torch.equal(told, attn_torch.generate(model, prompts, STEPS))
+    assert counter.frame_count == 1
+    handle = other.head.register_forward_hook(lambda part, x, y: -y)
+    hooked = attn_torch.generate(other, prompts, STEPS, compile=True)
+    assert torch.equal(hooked, attn_torch.generate(other, prompts, STEPS))
+    assert not torch.equal(hooked, told)
+    handle.remove()
+    assert torch.equal(attn_torch.generate(other, prompts, STEPS, compile=True), told)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.to(torch.float64),
+        lambda module: module.train(),
+        lambda module: module.layers[1].register_forward_pre_hook(lambda *_: None),
+        lambda module: setattr(module, "head", torch.nn.Sequential(module.head)),
+    ],
+)
+def test_a_form_says_what_compiled_code_takes_for_granted(change):
+    module = attn_torch.build(CFG).eval()
+    before = compiling.form_of(module)
+    assert compiling.form_of(attn_torch.build(CFG).eval()) == before
+    change(module)
+    assert compiling.form_of(module) != before
+
+
 @pytest.mark.full
 def test_the_compiler_of_pytorch_says_the_same(twins):
     module, _, _ = twins
