@@ -32,6 +32,7 @@ class Facts(NamedTuple):
     training: bool
     given: frozenset[str]
     options: frozenset[str] = frozenset()
+    heads: int = 1
 
     @property
     def by_index(self) -> bool:

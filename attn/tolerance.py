@@ -24,6 +24,9 @@ from attn.variants.softmax.base import SoftmaxConfig
 ROUNDINGS = {SoftmaxConfig: SOFTMAX, MultiHeadLatentAttentionConfig: LATENT, DecoderConfig: DECODER}
 """How many tensors of each family are rounded on their way from x to y."""
 
+ROUNDED = ("q_lora_rank", "latent_norm", "qk_norm", "rope", "softcap", "position_bias", "output_gate")
+"""The options of which each puts one more tensor on that way."""
+
 STORED = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half a unit in the last place of what is stored: u_store."""
 
@@ -37,8 +40,8 @@ TINY = 1e-3
 def bound(cfg: Config, T: int, S: int, dtype: str, gradient: bool = False, depth: int = 1, *, batch: int = 1) -> float:
     """The largest row error of a correct implementation.
 
-    n_round * u_store + 2 * sqrt(sum_K) * u_acc, where n_round is the family's number of roundings, sum_K the length of
-    all sums on the longest path (each projection's, D for the scores, S for the softmax and again for the values), and
+    n_round * u_store + 2 * sqrt(sum_K) * u_acc, where n_round is the number of tensors that are rounded on the longest
+    path, the family's and one for each option, sum_K the length of all sums on it (each projection's, D for the scores, S for the softmax and again for the values), and
     u_acc is float32's, or float64's in float64. A gradient goes that way twice, and a weight's is summed over the
     tokens: 2 * n_round, and 2 * sum_K + batch * max(T, S). Blocks add to one residual and their errors are independent:
     `depth` of them multiply the bound by sqrt(depth).
@@ -59,13 +62,21 @@ def bound(cfg: Config, T: int, S: int, dtype: str, gradient: bool = False, depth
         ValueError: "dtype must be one of float64, float32, float16, bfloat16; got 'int8'."
     """
     check_dtype(dtype)
-    roundings = next(ROUNDINGS[kind] for kind in type(cfg).__mro__ if kind in ROUNDINGS)
+    roundings = rounded(cfg)
     length = summed(cfg, S)
     if gradient:
         roundings, length = 2 * roundings, 2 * length + batch * max(T, S)
     accumulated = STORED["float64" if dtype == "float64" else "float32"]
     value = (roundings * STORED[dtype] + 2 * sqrt(length) * accumulated) * sqrt(depth)
     return max(value, FLOOR) if dtype == "float64" else value
+
+
+def rounded(cfg: Config) -> int:
+    """n_round: how many tensors are rounded on the longest path; in a model that of the layer with the most options."""
+    roundings = next(ROUNDINGS[kind] for kind in type(cfg).__mro__ if kind in ROUNDINGS)
+    attentions = getattr(cfg, "attentions", ())
+    used = (sum(getattr(attention, name, None) is not None for name in ROUNDED) for attention in attentions)
+    return roundings + max(used, default=0)
 
 
 def check_dtype(dtype: str) -> None:

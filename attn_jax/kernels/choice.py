@@ -7,19 +7,21 @@ from attn.config import Config
 from attn.kernels import FORMS, Facts, Row, biased, check_form, check_given, check_name, choose, options
 from attn.masks import Rule
 from attn.variants.base import AttentionConfig
-from attn_jax.kernels import blocks, cudnn, plain, splash
+from attn_jax.kernels import blocks, cudnn, plain, splash, steps
 from attn_jax.scope import Scope
 from attn_jax.scoring import Scoring
 
 KERNELS = {
     "splash": splash.attend,
     "cudnn": cudnn.attend,
+    "steps": steps.attend,
     "blocks": blocks.attend,
     "plain": plain.attend,
 }
 REFUSALS = {
     "splash": splash.refusal,
     "cudnn": cudnn.refusal,
+    "steps": steps.refusal,
     "blocks": blocks.refusal,
     "plain": plain.refusal,
 }
@@ -48,6 +50,7 @@ def attend(
         training=False,
         given=scope.given if bias is None else scope.given | {"bias"},
         options=scoring.options,
+        heads=q.shape[2],
     )
     name = next(row.kernel for row in choose(REFUSALS, facts, kernel) if row.chosen)
     return KERNELS[name](rule, scope, scoring, q, k, v, bias)
@@ -74,17 +77,19 @@ def explain(
 
     `given` names what the call brings along: valid, segments, positions, allowed, bias, cache, context.
     """
+    sizes = cfg.sizes()
     facts = Facts(
         rule=cfg.rule,
         queries=queries,
         keys=keys,
-        dim_k=cfg.sizes()["D"],
-        dim_v=cfg.sizes()["E"],
+        dim_k=sizes["D"],
+        dim_v=sizes["E"],
         dtype=dtype,
         device=device or _device(),
         training=training,
         given=check_given(given) | biased(cfg),
         options=options(cfg, training),
+        heads=sizes["H"],
     )
     return choose(REFUSALS, facts)
 

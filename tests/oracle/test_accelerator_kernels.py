@@ -105,7 +105,7 @@ def test_what_splash_attention_refuses_and_why(facts, reason):
 def test_each_device_gets_its_kernel(device, dtype, length, chosen):
     cfg = CFG.replace(mask={"kind": "causal"})
     rows = attn_jax.explain(cfg, batch=B, queries=length, keys=length, dtype=dtype, device=device)
-    assert [row.kernel for row in rows] == ["splash", "cudnn", "blocks", "plain"]
+    assert [row.kernel for row in rows] == ["splash", "cudnn", "steps", "blocks", "plain"]
     assert [row.kernel for row in rows if row.chosen] == [chosen]
 
 
@@ -114,6 +114,7 @@ def test_explain_says_in_a_clause_why_each_kernel_is_not_the_one():
     assert rows == (
         ("splash", False, "splash attention is a TPU's kernel; got cpu"),
         ("cudnn", False, "cuDNN needs a CUDA device; got cpu"),
+        ("steps", False, "other forms are faster for more than one query; got 16"),
         ("blocks", False, "the plain form is faster up to 65536 scores a head; got 2048"),
         ("plain", True, "the first that can run this call"),
     )

@@ -61,7 +61,7 @@ CONFIGS = {
     "nested": {"variant": "multi_head", "rule": "nested", "position_bias": "alibi"},
     "causal_reading": {"rule": "causal", "context": "longer", "rope": "half", "sinks": "some"},
 }
-HERE = {"jax": {"blocks", "plain"}, "torch": {"blocks", "chunked", "sdpa_masked", "plain"}}
+HERE = {"jax": {"steps", "blocks", "plain"}, "torch": {"blocks", "chunked", "sdpa_masked", "plain"}}
 """The kernels that run on a CPU and can read a mask."""
 
 
