@@ -80,8 +80,8 @@ def _attend(
     S, K, E = v.shape[1:]
     scores = capped(_product(k.reshape(B, S, -1), _columns(q, K), 2, 1) * scoring.scale, scoring.softcap)
     if bias is not None:
-        scores = scores + _by_column(bias, H).astype(scores.dtype)
-    weights, total = _softmax(scores, None if mask is None else _by_column(mask, H), scoring.sinks)
+        scores = scores + _by_column(bias, T, H).astype(scores.dtype)
+    weights, total = _softmax(scores, None if mask is None else _by_column(mask, T, H), scoring.sinks)
     weights = dropped(weights, scoring).astype(v.dtype)
     mixed = _product(weights, v.reshape(B, S, -1), 1, 1).reshape(B, T, K, H // K, K, E)
     attended = jnp.einsum("btkgke->btkge", mixed).reshape(B, T, H, E)
@@ -102,10 +102,10 @@ def _columns(q: Float[Array, "B T H D"], kv_heads: int) -> Float[Array, "B K*D N
     return jnp.where(own, columns, 0).reshape(B, kv_heads * D, T * H)
 
 
-def _by_column(pairs: Array, heads: int) -> Array:
-    """[B|1 S N] from [B|1 H|1 T S]."""
-    B, _, T, S = pairs.shape
-    return jnp.broadcast_to(pairs.transpose(0, 3, 2, 1), (B, S, T, heads)).reshape(B, S, T * heads)
+def _by_column(pairs: Array, queries: int, heads: int) -> Array:
+    """[B|1 S N] from [B|1 H|1 T|1 S]."""
+    B, _, _, S = pairs.shape
+    return jnp.broadcast_to(pairs.transpose(0, 3, 2, 1), (B, S, queries, heads)).reshape(B, S, queries * heads)
 
 
 def _softmax(scores: Float[Array, "B S N"], mask: Array | None, sinks: Array | None) -> tuple[Array, Array]:

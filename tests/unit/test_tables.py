@@ -97,6 +97,6 @@ def test_a_table_is_made_anew_between_its_markers():
 @pytest.mark.parametrize("text", ["<!-- table: variant -->\n<!-- end -->", "<!-- table: variants -->\nold"])
 def test_a_marker_without_a_table_or_an_end_is_refused(text):
     with pytest.raises(
-        ValueError, match=r"^a table must be one of variants and closed by <!-- end -->; got 'variants?'\.$"
+        ValueError, match=r"^a table must be one of variants, costs and closed by <!-- end -->; got 'variants?'\.$"
     ):
         tables.refreshed(text)
