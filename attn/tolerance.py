@@ -41,8 +41,8 @@ def bound(cfg: Config, T: int, S: int, dtype: str, gradient: bool = False, depth
     """The largest row error of a correct implementation.
 
     n_round * u_store + 2 * sqrt(sum_K) * u_acc, where n_round is the number of tensors that are rounded on the longest
-    path, the family's and one for each option, sum_K the length of all sums on it (each projection's, D for the scores, S for the softmax and again for the values), and
-    u_acc is float32's, or float64's in float64. A gradient goes that way twice, and a weight's is summed over the
+    path, the family's and one for each option, sum_K the length of all sums on it (each projection's, D for the scores,
+    S for the softmax and again for the values), and u_acc is float32's, or float64's in float64. A gradient goes that way twice, and a weight's is summed over the
     tokens: 2 * n_round, and 2 * sum_K + batch * max(T, S). Blocks add to one residual and their errors are independent:
     `depth` of them multiply the bound by sqrt(depth).
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.comparing import Budget
@@ -27,11 +28,14 @@ def main() -> None:
     # Keras reads its backend when it is imported, and peers warn of what they are about to change.
     os.environ["KERAS_BACKEND"] = "torch" if given.part == "torch" else "jax"
     warnings.simplefilter("ignore")
-    merge(path, generation(given.quick) if given.part == "generation" else framework(given.part, given.quick))
+    parts = generation(given.quick) if given.part == "generation" else framework(given.part, given.quick)
+    for records in parts:
+        # What has been measured stays, whatever comes after it.
+        merge(path, records)
 
 
-def framework(name: str, quick: bool) -> list[Record]:
-    """All that one framework measures."""
+def framework(name: str, quick: bool) -> Iterator[list[Record]]:
+    """All that one framework measures, part by part."""
     if name == "torch":
         from benchmarks import peers_torch as peers
         from benchmarks import side_torch as side
@@ -43,20 +47,22 @@ def framework(name: str, quick: bool) -> list[Record]:
     from benchmarks.overhead import overhead
 
     short, long = (Budget(0.2), Budget(0.5)) if quick else (Budget(1.0), Budget(6.0))
-    records = layers.layers(side, peers, long, quick) + layers.kernels(side, peers, long, quick)
-    records += options(side, peers, short, quick)
-    records += decode.decode(name, long, quick)
+    yield layers.kernels(side, peers, long, quick)
+    yield decode.decode(name, long, quick)
     if name == "torch":
-        return records + overhead(side, peers, Budget(long.seconds, 10, 100)) + memory.in_torch(quick)
-    return records + memory.in_jax(quick)
+        yield overhead(side, peers, Budget(long.seconds, 10, 100))
+    yield memory.in_torch(quick) if name == "torch" else memory.in_jax(quick)
+    yield options(side, peers, short, quick)
+    yield layers.layers(side, peers, long, quick)
 
 
-def generation(quick: bool) -> list[Record]:
+def generation(quick: bool) -> Iterator[list[Record]]:
     """What both frameworks measure in one process, and what is only counted."""
     from benchmarks import decode
     from benchmarks.generation import generation as measured
 
-    return measured(Budget(0.5 if quick else 15.0), quick) + decode.operations(quick)
+    yield decode.operations(quick)
+    yield measured(Budget(0.5 if quick else 15.0), quick)
 
 
 def report(path: Path) -> None:

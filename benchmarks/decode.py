@@ -7,6 +7,7 @@ import numpy as np
 
 import attn
 from attn.backends import backend
+from attn.costs import attention_flops, projection_flops
 from attn.terminal import counted
 from attn.variants.latent.latent import LatentNorm, MultiHeadLatentAttentionConfig
 from benchmarks.cases import draw
@@ -54,14 +55,9 @@ def operations(quick: bool) -> list[Record]:
     return records
 
 
-def flops(cfg: MultiHeadLatentAttentionConfig, keys: int, form: str) -> int:
-    """The operations of one query over so many keys, the query's own included."""
-    sizes = cfg.sizes()
-    M, H, D, E, C, R = (sizes[letter] for letter in "MHDECR")
-    projections = M * H * (D + R) + M * (C + R) + H * E * M
-    expanded = keys * H * C * (D + E) + H * keys * (D + R + E)
-    absorbed = H * C * (D + E) + H * keys * (2 * C + R)
-    return 2 * (projections + {"expanded": expanded, "absorbed": absorbed}[form])
+def flops(cfg: MultiHeadLatentAttentionConfig, keys: int, form: Any) -> int:
+    """The operations of one query over so many keys, its projections included."""
+    return projection_flops(cfg, 1) + attention_flops(cfg, 1, keys, form)
 
 
 def stepper(framework: str, cfg: Any, tokens: int, calls: int, kernel: str | None = None) -> Callable[[], Any]:

@@ -1,6 +1,7 @@
 """How the benchmarks time, compare, and write down; what they measure is not run here."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -171,6 +172,13 @@ Tokens per second, and how many times the first of transformers' times.
 
 def test_the_page():
     assert render(json.loads(json.dumps({"machine": MACHINE, "records": RECORDS}))) == PAGE
+
+
+def test_the_page_that_is_kept_is_what_its_results_say():
+    folder = Path(__file__).parents[2] / "benchmarks" / "results"
+    kept = (folder / "README.md").read_text(encoding="utf-8")
+    assert kept == render(results.read(folder / "results.json"))
+    assert "## Goals" in kept
 
 
 @pytest.mark.parametrize(
