@@ -42,9 +42,9 @@ def bound(cfg: Config, T: int, S: int, dtype: str, gradient: bool = False, depth
 
     n_round * u_store + 2 * sqrt(sum_K) * u_acc, where n_round is the number of tensors that are rounded on the longest
     path, the family's and one for each option, sum_K the length of all sums on it (each projection's, D for the scores,
-    S for the softmax and again for the values), and u_acc is float32's, or float64's in float64. A gradient goes that way twice, and a weight's is summed over the
-    tokens: 2 * n_round, and 2 * sum_K + batch * max(T, S). Blocks add to one residual and their errors are independent:
-    `depth` of them multiply the bound by sqrt(depth).
+    S for the softmax and again for the values), and u_acc is float32's, or float64's in float64. A gradient goes that
+    way twice, and a weight's is summed over the tokens: 2 * n_round, and 2 * sum_K + batch * max(T, S). Blocks add to
+    one residual and their errors are independent: `depth` of them multiply the bound by sqrt(depth).
 
     The square roots are statistics. Over many draws a correct implementation reaches a fifth of the bound in the median
     and seven tenths at worst, in float32 and in half types; in float64 the bound is FLOOR, far above its rounding.
