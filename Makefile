@@ -11,10 +11,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --constraint con
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NPROC=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
 
-# The first tier compiles programs that run once: with few of XLA's passes that takes a third of the time.
+# The first tier compiles programs that run once: with few of XLA's passes that takes half the time.
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
-# What make bench measures: few short cases with QUICK=1, into a folder that git ignores.
+# What make bench measures: few short cases with QUICK=1, minutes rather than most of an hour, into a folder that git ignores.
 QUICK ?=
 BENCH := $(BIN)/python -m benchmarks
 BENCH_OPTIONS := $(if $(QUICK),--quick --out runs/bench)
@@ -26,7 +26,7 @@ help:
 	@echo "make demo      show what attn does"
 	@echo "make test      run the first tier of the tests"
 	@echo "make test-all  run all tests"
-	@echo "make bench     measure attn beside its peers (QUICK=1: two minutes)"
+	@echo "make bench     measure attn beside its peers, for most of an hour (QUICK=1: few short cases)"
 	@echo "make lint      check style and types"
 	@echo "make clean     remove .venv and caches"
 

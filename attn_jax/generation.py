@@ -97,8 +97,8 @@ def _given(module, variables, tokens, steps, valid, sampling, beams=1):
 
 def _stream(module, variables, given, tokens, valid):
     steps, limits = given.uniforms.shape[1], given.limits
-    begun = _begin(module, given.dtype, given.greedy, steps, variables, tokens, valid, given.uniforms[:, 0], limits)
-    token, cache = begun
+    uniform = given.uniforms[:, 0]
+    token, cache = _begin(module, given.dtype, given.greedy, steps, variables, tokens, valid, uniform, limits)
     done = token == given.stop
     yield token
     for step in range(1, steps):

@@ -18,7 +18,7 @@ def main() -> None:
     """Measure one part and merge it into the results, or write the page and the pictures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--quick", action="store_true", help="few and short cases, about two minutes in all")
+    parser.add_argument("--quick", action="store_true", help="few and short cases")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     given = parser.parse_args()
     path = given.out / "results.json"
