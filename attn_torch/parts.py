@@ -73,7 +73,8 @@ class Projection(Part):
         weight, bias = self.weight, self.bias if self.part.bias else None
         if self.dtype is not None or x.dtype != weight.dtype:
             x, weight = working(self.name, x, weight, self.dtype)
-            bias = None if bias is None else bias.to(x.dtype)
+        if bias is not None and bias.dtype != x.dtype:
+            bias = bias.to(x.dtype)
         y = F.linear(x.flatten(2) if self.flattened else x, weight, bias)
         return y if self.outputs is None else y.view(y.shape[:-1] + self.outputs)
 

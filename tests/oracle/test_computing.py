@@ -99,6 +99,16 @@ def test_an_input_of_another_dtype_is_refused(twin, given, kept):
         twin(cfg, weights, x, context.astype(kinds[given]))
 
 
+@in_both
+def test_a_bias_that_is_kept_wider_than_its_kernel_is_cast_on_use(twin):
+    cfg = attn.MultiHeadAttentionConfig(input_dim=M, heads=2, dim_k=6, dim_v=10, bias=True)
+    narrow, wide = weights_of(cfg, "float32"), weights_of(cfg)
+    mixed = {name: wide[name] if name.endswith("bias") else array for name, array in narrow.items()}
+    y = twin(cfg, mixed, draw(B, T, M, dtype="float32"))
+    assert y.dtype == "float32"
+    assert_close(y, attn.reference(cfg, narrow, draw(B, T, M, dtype="float32")), cfg, "float32")
+
+
 @in_both_for(
     "kept used", [("float32", "bfloat16"), ("float64", "float32"), ("bfloat16", "float32")], [("float32", "bfloat16")]
 )
