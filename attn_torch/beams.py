@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attn_torch.caches.building import init_cache
 from attn_torch.compiling import compiled
+from attn_torch.recording import repeated
 from attn_torch.tokens import last
 
 
@@ -35,11 +36,11 @@ def search(
     new = torch.full((B, beams, steps), stop, dtype=first.dtype, device=device)
     new[:, :, 0] = first
     done = first == stop
-    advance = compiled(_advance, module) if compile else _advance
+    advance = compiled(_advance, module) if compile else repeated(_advance, module)
     for step in range(1, steps):
         if bool(done.all()):
             break
-        logits, cache = advance(module, new[:, :, step - 1].reshape(-1, 1), cache)
+        logits, cache = advance(new[:, :, step - 1].reshape(-1, 1), cache)
         logs = torch.log_softmax(logits.reshape(B, beams, V), dim=-1)
         over = torch.where(torch.arange(V, device=device) == stop, 0, -torch.inf).to(logs.dtype)
         logs = torch.where(done[:, :, None], over, logs)

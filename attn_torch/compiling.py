@@ -1,7 +1,7 @@
 """Compiling one step of a generation, so that Python is left out of it."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ def compiled(function: Callable[..., Any], module: nn.Module) -> Callable[..., A
     answer as long as the module's form stays the same, so this is what is asked instead.
     """
     step, form = _compiled(function, BACKEND), form_of(module)
-    return lambda *args: step(form, *args)
+    return partial(step, form, module)
 
 
 @cache

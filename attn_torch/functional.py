@@ -1,5 +1,6 @@
 """Arithmetic without parameters: the plain form of everything the twins compute."""
 
+from math import prod
 from typing import Any
 
 import torch
@@ -123,17 +124,16 @@ def distance_bias(
 
 def rotate(
     x: Float[Tensor, "B T H D"],
-    cos: Float[Tensor, "B|1 T R/2"],
-    sin: Float[Tensor, "B|1 T R/2"],
+    cos: Float[Tensor, "B|1 T 1 R"],
+    sin: Float[Tensor, "B|1 T 1 R"],
     layout: str,
 ) -> Float[Tensor, "B T H D"]:
-    """x with the pairs of its first R numbers turned; `layout` is half or interleaved."""
-    R, pair = 2 * cos.shape[-1], -2 if layout == "half" else -1
-    turned = x if x.shape[-1] == R else x[..., :R]
-    # [a b] cos + [b a] [-sin sin]: three operations for both numbers of all pairs.
-    cos, sin = cos[:, :, None].unsqueeze(pair), torch.stack([-sin, sin], dim=pair)[:, :, None]
-    turned = turned.to(cos.dtype).unflatten(-1, (2, -1) if layout == "half" else (-1, 2))
-    turned = torch.addcmul(turned * cos, turned.flip(pair), sin).flatten(-2).to(x.dtype)
+    """x with the pairs of its first R numbers turned by the angles of `turns`; `layout` is half or interleaved."""
+    R = cos.shape[-1]
+    turned = (x if x.shape[-1] == R else x[..., :R]).to(cos.dtype)
+    # a cos - b sin and b cos + a sin: [a b] cos + [b a] [-sin sin].
+    swapped = turned.roll(R // 2, -1) if layout == "half" else turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    turned = torch.addcmul(turned * cos, swapped, sin).to(x.dtype)
     return turned if x.shape[-1] == R else torch.cat([turned, x[..., R:]], -1)
 
 
@@ -145,8 +145,11 @@ def normalised(kind: str, x: Float[Tensor, "... M"], axes: int, eps: float) -> F
     y = x.to(wide(x.dtype))
     if kind == "layer":
         return F.layer_norm(y, y.shape[-axes:], eps=eps)
-    squares, along = y * y, tuple(range(-axes, 0))
-    return y * torch.rsqrt((squares.mean if kind == "rms" else squares.sum)(along, keepdim=True) + eps)
+    along, count = tuple(range(-axes, 0)), prod(y.shape[-axes:])
+    # eps is shared among the squares that are added: one operation for the three of them, where mean alone takes two.
+    share = torch.full((), eps / count, dtype=y.dtype, device=y.device)
+    squares = torch.addcmul(share, y, y, value=1 / count if kind == "rms" else 1)
+    return y * torch.rsqrt(squares.sum(along, keepdim=True))
 
 
 def activate(kind: str, x: Float[Tensor, "... U"]) -> Float[Tensor, "... U"]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from attn_torch.beams import search
 from attn_torch.caches.building import init_cache
 from attn_torch.compiling import compiled
 from attn_torch.functional import wide
+from attn_torch.recording import repeated
 from attn_torch.tokens import last
 
 
@@ -34,8 +36,11 @@ def generate(
 
     A draw depends on the seed, the row and the step alone, and both twins draw alike. With `beams` nothing is drawn: it
     is the best of so many candidates by the sum of their log-probabilities. After its stop token a row repeats it.
-    Prompts of different lengths come padded, on either side, with `valid`. `compile` compiles the step through the
-    cache, once for a model: the first call waits for it, those that follow are several times faster.
+    Prompts of different lengths come padded, on either side, with `valid`.
+
+    What the first step calls of PyTorch is repeated for the others without the modules around it, unless one of them
+    has hooks. `compile` compiles the step instead, once for a model: the first call waits for it, those that follow are
+    several times faster.
 
     Raises:
         ValueError: an argument is out of range, or the tokens do not fit the model; nothing is computed.
@@ -45,10 +50,9 @@ def generate(
     if beams > 1:
         new = search(module, given.dtype, tokens, valid, steps=steps, beams=beams, stop=given.stop, compile=compile)
         return torch.cat([tokens, new.to(tokens.dtype)], dim=1)
-    new = torch.full((tokens.shape[0], steps), given.stop, dtype=tokens.dtype, device=tokens.device)
-    for step, token in enumerate(_stream(module, given, tokens, valid, compile)):
-        new[:, step] = token
-    return torch.cat([tokens, new], dim=1)
+    new = torch.stack([*_stream(module, given, tokens, valid, compile)], dim=1).to(tokens.dtype)
+    # Where every row has met its stop token, it fills the rest.
+    return torch.cat([tokens, F.pad(new, (0, steps - new.shape[1]), value=given.stop)], dim=1)
 
 
 @torch.no_grad()
@@ -73,7 +77,7 @@ def stream(
     sampling = Sampling(temperature=float(temperature), top_k=top_k, top_p=float(top_p), seed=seed, stop=stop)
     given = _given(module, tokens, steps, valid, sampling)
     for token in _stream(module, given, tokens, valid, compile):
-        yield token.to(tokens.dtype)
+        yield token.to(tokens.dtype, copy=True)
 
 
 class _Given(NamedTuple):
@@ -98,23 +102,28 @@ def _given(module, tokens, steps, valid, sampling, beams=1):
 
 def _stream(module, given, tokens, valid, compile):
     (B, T), steps = tokens.shape, given.uniforms.shape[1]
-    advance = compiled(_advance, module) if compile else _advance
+    advance = compiled(_advance, module) if compile else repeated(_advance, module)
     cache = init_cache(module.cfg, B, T + steps, dtype=given.dtype, device=tokens.device)
     logits, cache = module(tokens, valid=valid, cache=cache)
-    token = _pick(given.greedy, last(logits, valid), given.uniforms[:, 0], given.limits)
+    uniform = given.uniforms[:, 0].clone()
+    token = _pick(given.greedy, last(logits, valid), uniform, given.limits)
     done = token == given.stop
     yield token
     for step in range(1, steps):
         if given.stop >= 0 and bool(done.all()):
             return
-        uniform = given.uniforms[:, step].clone()
-        token, cache, done = advance(module, given.greedy, token, cache, done, uniform, given.limits, given.stop)
+        # A view would be another kind of tensor for each step, and compiled once more.
+        uniform = uniform if given.greedy else given.uniforms[:, step].clone()
+        token, cache, done = advance(given.greedy, token, cache, done, uniform, given.limits, given.stop)
         yield token
 
 
 def _advance(module, greedy, token, cache, done, uniform, limits, stop):
     logits, cache = module(token[:, None], cache=cache)
-    token = torch.where(done, stop, _pick(greedy, logits[:, 0], uniform, limits))
+    token = _pick(greedy, logits[:, 0], uniform, limits)
+    if stop < 0:
+        return token, cache, done
+    token = torch.where(done, stop, token)
     return token, cache, done | (token == stop)
 
 

@@ -76,7 +76,7 @@ class Projection(Part):
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
         y = F.linear(x.flatten(2) if self.flattened else x, weight, bias)
-        return y if self.outputs is None else y.view(y.shape[:-1] + self.outputs)
+        return y if self.outputs is None else y.view(*y.shape[:-1], *self.outputs)
 
     @property
     def biased(self) -> bool:

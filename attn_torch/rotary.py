@@ -4,34 +4,38 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attn.positions import FINE, LONGEST, rotary_tables
 from attn.rope import LongRope, Rotation
 
-Angles = tuple[Float[Tensor, "B|1 T R/2"], Float[Tensor, "B|1 T R/2"]]
+Turns = tuple[Float[Tensor, "B|1 T 1 R"], Float[Tensor, "B|1 T 1 R"]]
 
 
-def angles(rotary: "Tables", positions: Int[Tensor, "B|1 T"], lengths: Any, dtype: torch.dtype) -> Angles:
+def turns(
+    rotary: "Tables", positions: Int[Tensor, "B|1 T"], lengths: Any, dtype: torch.dtype, below: int = LONGEST
+) -> Turns:
     """cos and sin in `dtype`, times the rope's factor; NaN at a position outside 0..LONGEST-1.
 
+    They stand as `functional.rotate` takes them, for both numbers of each pair: cos beside cos, -sin beside sin.
     `lengths` matters to ropes that depend on it: a number for all, or the length of each token's own sequence [B T].
+    No position may reach `below`.
     """
     rope = rotary.rope
-    inside = (positions >= 0) & (positions < LONGEST)
-    positions = torch.where(inside, positions, 0)
     if rope.float32:
-        return _inside(inside, *_rounded(rotary, positions, lengths, dtype))
+        return _twice(rope.layout, *_inside(positions, *_rounded(rotary, positions, lengths, dtype)))
     if not rope.by_length:
-        return _inside(inside, *_looked_up(rotary.table(dtype, 0), positions))
+        return _looked_up(rotary.table(dtype, 0), positions, below)
     if isinstance(rope, LongRope):
-        short, long = (_looked_up(rotary.table(dtype, i), positions) for i in range(2))
+        short, long = (_looked_up(rotary.table(dtype, i), positions, below) for i in range(2))
         if isinstance(lengths, int):
-            return _inside(inside, *(long if lengths > rope.original_length else short))
-        beyond = (lengths > rope.original_length)[..., None]
-        return _inside(inside, *(torch.where(beyond, b, a) for a, b in zip(short, long, strict=True)))
-    return _inside(inside, *_computed(rope, rotary.width, positions, lengths, dtype))
+            return long if lengths > rope.original_length else short
+        beyond = (lengths > rope.original_length)[..., None, None]
+        cos, sin = (torch.where(beyond, b, a) for a, b in zip(short, long, strict=True))
+        return cos, sin
+    return _twice(rope.layout, *_inside(positions, *_computed(rope, rotary.width, positions, lengths, dtype)))
 
 
 class Tables(nn.Module):
@@ -46,20 +50,33 @@ class Tables(nn.Module):
         self.width = width
         # A rope that depends on the length has the table of a short one, then that of a long one.
         lengths = (0, rope.original_length + 1) if isinstance(rope, LongRope) else (None,)
-        tables = np.stack([np.stack(rotary_tables(rope, width, length)) for length in lengths])
-        self.register_buffer("bits32", torch.from_numpy(tables).float().view(torch.int32), persistent=False)
-        self.register_buffer("bits64", torch.from_numpy(tables).view(torch.int64), persistent=False)
+        tables = torch.from_numpy(np.stack([np.stack(rotary_tables(rope, width, length)) for length in lengths]))
+        cos, sin = _twice(rope.layout, *tables.unbind(1))
+        # One row more for what is no position.
+        tables = F.pad(torch.stack([cos, sin], dim=3), (0, 0, 0, 0, 0, 0, 0, 1), value=torch.nan)
+        self.register_buffer("bits32", tables.float().view(torch.int32), persistent=False)
+        self.register_buffer("bits64", tables.view(torch.int64), persistent=False)
 
-    def table(self, dtype: torch.dtype, which: int) -> Float[Tensor, "2 2 1024 R/2"]:
-        """Cosines and sines, each for positions b and 1024 a."""
+    def table(self, dtype: torch.dtype, which: int) -> Float[Tensor, "2 1025 2 1 R"]:
+        """For positions b and positions 1024 a: each one's cosines and sines, and NaN in the last row."""
         return (self.bits64 if dtype == torch.float64 else self.bits32).view(dtype)[which]
 
 
-def _looked_up(table, positions):
-    cos, sin = table
-    coarse, fine = positions // FINE, positions % FINE
-    cos_fine, sin_fine, cos_coarse, sin_coarse = cos[0][fine], sin[0][fine], cos[1][coarse], sin[1][coarse]
+def _looked_up(table, positions, below):
+    fine, coarse = table
+    if below <= FINE:
+        # What reaches beyond all the same is row 1024; so is -1, the last one.
+        cos, sin = fine[positions.clamp(-1, FINE)].unbind(2)
+        return cos, sin
+    cos_fine, sin_fine = fine[positions % FINE].unbind(2)
+    cos_coarse, sin_coarse = coarse[(positions // FINE).clamp(-1, FINE)].unbind(2)
     return cos_fine * cos_coarse - sin_fine * sin_coarse, sin_fine * cos_coarse + cos_fine * sin_coarse
+
+
+def _twice(layout, cos, sin):
+    pair = -2 if layout == "half" else -1
+    cos, sin = torch.stack([cos, cos], dim=pair), torch.stack([-sin, sin], dim=pair)
+    return cos.flatten(-2)[..., None, :], sin.flatten(-2)[..., None, :]
 
 
 def _computed(rope, width, positions, lengths, dtype):
@@ -84,6 +101,6 @@ def _rounded(rotary, positions, lengths, dtype):
     return torch.cos(turned) * factor, torch.sin(turned) * factor
 
 
-def _inside(inside, cos, sin):
-    outside = ~inside[..., None]
+def _inside(positions, cos, sin):
+    outside = ((positions < 0) | (positions >= LONGEST))[..., None]
     return cos.masked_fill(outside, torch.nan), sin.masked_fill(outside, torch.nan)

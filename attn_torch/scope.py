@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.overrides import _get_current_function_mode
 
 from attn.call import check_range
 from attn.masks import Full, Rule
 from attn.positions import LONGEST
 from attn_torch.caches.context import ContextLedger
 from attn_torch.caches.ledger import Ledger
+from attn_torch.recording import Recording
 from attn_torch.tokens import Tokens, describe, rows
 
 
@@ -31,6 +33,7 @@ class Scope:
         joined: the keys are the cache's old slots followed by the tokens of x.
         given: what the call brought along, for the choice of a kernel: valid, segments, positions, ...
         length: one length for all tokens of x, where it is known before the call: T, or a cache's capacity.
+        below: no position of x reaches it.
     """
 
     queries: Tokens
@@ -42,6 +45,7 @@ class Scope:
     joined: bool = False
     given: frozenset[str] = frozenset()
     length: int | None = None
+    below: int = LONGEST
     _made: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
 
     @property
@@ -84,7 +88,8 @@ class Whole(Scope):
     """The scope of x alone: every token is real; its position is its index, made when somebody asks for it."""
 
     def __init__(self, length: int, device: torch.device | None):
-        self.length, self._device, self._tokens, self._made = length, device, None, []
+        self.length = self.below = length
+        self._device, self._tokens, self._made = device, None, []
 
     @property
     def valid(self) -> None:
@@ -143,7 +148,8 @@ def survey(
     elif ledger is not None:
         ledger, keys, slots, joined = ledger.admit(queries, counts, before, rows(segments, batch))
     known = known if ledger is None else ledger.length
-    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, joined, named, known)
+    below = LONGEST if positions is not None else length if ledger is None else ledger.below
+    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, joined, named, known, below)
 
 
 def numbers(ledger: Any, segments: Tensor | None, batch: int, length: int) -> Tensor | None:
@@ -161,8 +167,8 @@ def per_head(array: Tensor | None) -> Tensor | None:
 
 
 def concrete() -> bool:
-    """Whether the numbers can be looked at: false inside compiled code."""
-    return not torch.compiler.is_compiling()
+    """Whether the numbers can be looked at: false inside compiled code, and while a step is written down."""
+    return not (torch.compiler.is_compiling() or isinstance(_get_current_function_mode(), Recording))
 
 
 def check_values(call: dict[str, Tensor | None], ledgers: tuple[Any, ...], length: int) -> None:

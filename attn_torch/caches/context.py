@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from attn.positions import LONGEST
 from attn_torch.caches.ledger import Admission
 from attn_torch.tokens import Counts, Tokens, no_counts
 
@@ -31,6 +32,11 @@ class ContextLedger:
     def capacity(self) -> int:
         """S, the length of the context."""
         return self.context.positions.shape[1]
+
+    @property
+    def below(self) -> int:
+        """What no default position of x reaches: it takes no slots."""
+        return LONGEST
 
     def admit(self, keys: Tokens | None, counts: Counts) -> Admission:
         """The ledger after a call that brought the context's tokens, or relied on those of an earlier one.

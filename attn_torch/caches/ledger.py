@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from attn.positions import LONGEST
 from attn_torch.tokens import Counts, Tokens, no_counts
 
 
@@ -37,17 +38,24 @@ class Ledger:
         slots: position, run and number, [B S+1 3].
         ring: the slots hold the latest S tokens, slot = count modulo S; otherwise the first S, slot = count.
         length: how many tokens the cache was made for.
+        segmented: a call has brought segments; otherwise every row is one.
     """
 
     counts: Counts
     slots: Int[Tensor, "B S+1 3"]
     ring: bool
     length: int
+    segmented: bool = False
 
     @property
     def capacity(self) -> int:
         """S, the number of slots of a row."""
         return self.slots.shape[1] - 1
+
+    @property
+    def below(self) -> int:
+        """What no default position reaches."""
+        return LONGEST if self.ring else self.capacity
 
     def admit(self, queries: Tokens, counts: Counts, before: Int[Tensor, "B T"], segments: Any) -> Admission:
         """The ledger with new tokens in it; a token's slot follows from the valid tokens before it in its row."""
@@ -63,13 +71,12 @@ class Ledger:
         if queries.valid is not None:
             slots = torch.where(queries.valid, slots, self.capacity)
         entries = torch.stack([positions, queries.segments, numbers], dim=-1)
-        if self.ring and T > 1:
-            valid = queries.valid if queries.valid is not None else torch.ones_like(positions, dtype=torch.bool)
-            pairs = zip(self.tokens(), Tokens(positions, valid, queries.segments), strict=True)
-            keys = Tokens(*(torch.cat(pair, dim=1) for pair in pairs))
-            return Admission(replace(self, counts=counts, slots=write(self.slots, slots, entries)), keys, slots, True)
-        ledger = replace(self, counts=counts, slots=write(self.slots, slots, entries))
-        return Admission(ledger, ledger.tokens(), slots, False)
+        ledger = replace(self, segmented=self.segmented or segments is not None)
+        # A ring forgets while it writes, so its tokens are read before.
+        joined = self.ring and T > 1
+        keys = ledger._joined(positions, queries) if joined else None
+        ledger = replace(ledger, counts=counts, slots=write(self.slots, slots, entries))
+        return Admission(ledger, ledger.tokens() if keys is None else keys, slots, joined)
 
     def check_room(self, valid: Tensor | None, length: int) -> None:
         """Refuse a call whose valid tokens do not fit: "cache has 16 slots a row; got 17 tokens in row 0." """
@@ -89,7 +96,7 @@ class Ledger:
     def tokens(self) -> Tokens:
         """The tokens in the slots; a slot is valid once it has been written."""
         valid = torch.arange(self.capacity, device=self.slots.device)[None] < self.counts.length[:, None]
-        return Tokens(self.slots[:, :-1, 0], valid, self.slots[:, :-1, 1])
+        return Tokens(self.slots[:, :-1, 0], valid, self.slots[:, :-1, 1] if self.segmented else None)
 
     def rewound(self, length: Int[Tensor, "B"]) -> "Ledger":
         """The ledger as it was when each row had `length` tokens.
@@ -105,6 +112,13 @@ class Ledger:
         start = (inside & (self.slots[:, :-1, 1] < run[:, None])).sum(dim=1)
         some = length > 0
         return replace(self, counts=Counts(length, start * some, number * some, run * some))
+
+    def _joined(self, positions: Int[Tensor, "B T"], queries: Tokens) -> Tokens:
+        """The tokens in the slots, followed by new ones."""
+        valid = queries.valid if queries.valid is not None else torch.ones_like(positions, dtype=torch.bool)
+        new = Tokens(positions, valid, queries.segments if self.segmented else None)
+        pairs = zip(self.tokens(), new, strict=True)
+        return Tokens(*(None if after is None else torch.cat([before, after], dim=1) for before, after in pairs))
 
 
 def new_ledger(batch: int, capacity: int, ring: bool, length: int, device: torch.device | None = None) -> Ledger:

@@ -55,6 +55,8 @@ def _ledger(ledger, prefix: str, arrays):
     if not isinstance(ledger, ContextLedger):
         slots = ledger.slots.clone()
         slots[:, :-1] = as_torch(arrays[f"{prefix}slots"]).long()
-        return Ledger(counts, slots, ledger.ring, ledger.length)
+        return Ledger(
+            counts, slots, ledger.ring, ledger.length, segmented=bool(counts.segment.any() or counts.run.any())
+        )
     context = Tokens(*(as_torch(arrays[f"{prefix}context.{name}"]) for name in Tokens._fields))
     return ContextLedger(counts, context, bool(arrays[f"{prefix}ready"]), ledger.length)

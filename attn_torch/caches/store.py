@@ -14,9 +14,15 @@ Store = dict[str, Tensor]
 
 def new_store(cfg: AttentionConfig, batch: int, capacity: int, dtype: torch.dtype, device: Any = None) -> Store:
     """An empty store: [B S+1 ...] of zeros for each thing that the variant keeps; a context needs no slot more."""
-    sizes, slots = cfg.sizes(), (batch, capacity + (cfg.reads is None))
+    sizes, slots = cfg.sizes(), capacity + (cfg.reads is None)
     kept = {name: shape_of(axes, sizes) for name, axes in cfg.kept.items()}
-    return {name: torch.zeros(*slots, *shape, dtype=dtype, device=device) for name, shape in kept.items()}
+    return {name: _zeros(batch, slots, shape, dtype, device) for name, shape in kept.items()}
+
+
+def _zeros(batch, slots, shape, dtype, device):
+    # In memory a head's slots lie behind one another, as a kernel reads them.
+    *heads, width = shape
+    return torch.zeros(batch, *heads, slots, width, dtype=dtype, device=device).movedim(-2, 1)
 
 
 def extend(store: Store, scope: Any, new: Store) -> tuple[Store, Store]:

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from attn.call import check_call
 from attn.kernels import FORMS
-from attn.positions import Alibi, Buckets
+from attn.positions import LONGEST, Alibi, Buckets
 from attn.variants.base import AttentionConfig
 from attn_torch import functional, kernels
 from attn_torch.caches.cache import Cache
 from attn_torch.caches.context import ContextLedger
 from attn_torch.caches.store import extend
 from attn_torch.parts import declare
-from attn_torch.rotary import angles
+from attn_torch.rotary import turns
 from attn_torch.scope import Scope, check_values, survey
 from attn_torch.scoring import Scoring
 from attn_torch.tokens import lengths
@@ -148,12 +148,13 @@ class AttentionModule(nn.Module):
         rope = self.cfg.rope
         if rope is None:
             return heads
-        tokens, length = (scope.keys, None) if of_keys and self.cfg.reads is not None else (scope.queries, scope.length)
+        apart = of_keys and self.cfg.reads is not None
+        tokens, length, below = (scope.keys, None, LONGEST) if apart else (scope.queries, scope.length, scope.below)
         dtype = functional.wide(heads.dtype)
 
         def make():
             by_row = rope.by_length and length is None
-            return angles(self.rotary, tokens.positions, lengths(tokens) if by_row else length, dtype)
+            return turns(self.rotary, tokens.positions, lengths(tokens) if by_row else length, dtype, below)
 
         cos, sin = scope.once((rope, self.rotary.width, tokens, dtype), make)
         return functional.rotate(heads, cos, sin, rope.layout)
