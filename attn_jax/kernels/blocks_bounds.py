@@ -14,7 +14,7 @@ from attn.masks import FAR, AllOf, AnyOf, Causal, Chunked, Full, Prefix, Rule, S
 CORNERED = (Full, Causal, SlidingWindow, Chunked, Prefix)
 """The rules that allow all pairs of two ranges if they allow the pairs of the ranges' ends."""
 
-AREA = 512 * 256
+AREA = 1024 * 256
 """About how many scores one step computes: they stay in a core's cache, and the loop around them costs little."""
 
 NARROW = 512
@@ -83,7 +83,7 @@ class Bounds(NamedTuple):
 def block_sizes(rule: Rule, queries: int, keys: int, group: int) -> tuple[int, int]:
     """Blocks of nearly equal size: large ones where a query sees many keys, small ones where it sees few."""
     seen = min(sum(span(rule)) + 1, keys)
-    q, k = (128, 128) if seen <= NARROW else (512, 256)
+    q, k = (128, 128) if seen <= NARROW else (1024, 256)
     return _even(queries, max(64, q // group)), _even(keys, k)
 
 

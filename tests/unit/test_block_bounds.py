@@ -99,13 +99,13 @@ def test_no_pair_is_lost_and_none_is_added_whatever_a_call_brings(name, rows, se
 @pytest.mark.parametrize(
     ("rule", "queries", "keys", "group", "expected"),
     [
-        (Causal(), 4096, 4096, 1, (512, 256)),
-        (Causal(), 1000, 1000, 1, (504, 256)),
-        (Causal(), 4096, 4096, 4, (128, 256)),
+        (Causal(), 4096, 4096, 1, (1024, 256)),
+        (Causal(), 1000, 1000, 1, (1000, 256)),
+        (Causal(), 4096, 4096, 4, (256, 256)),
         (Causal(), 4096, 4096, 32, (64, 256)),
         (SlidingWindow(width=256), 8192, 8192, 1, (128, 128)),
         (SlidingWindow(width=256, symmetric=True), 8192, 8192, 1, (128, 128)),
-        (SlidingWindow(width=4096), 8192, 8192, 1, (512, 256)),
+        (SlidingWindow(width=4096), 8192, 8192, 1, (1024, 256)),
         (Chunked(width=100), 1000, 1000, 1, (128, 128)),
         (Full(), 129, 31, 1, (72, 32)),
         (Full(), 1, 1, 1, (8, 8)),
