@@ -12,6 +12,9 @@ from torch.overrides import TorchFunctionMode
 LOOKS = {"__get__", "__len__", "dim", "size", "stride", "numel", "is_contiguous", "is_floating_point"}
 """What tells of a tensor's form, which is the same at each step; anything else that makes no tensor reads numbers."""
 
+DRAWS = ("rand", "normal", "dropout", "bernoulli", "multinomial", "poisson", "exponential")
+"""A function with one of these in its name draws random numbers, others at each step."""
+
 
 def repeated(function: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
     """function(module, ...), from the second call on without Python between what it calls of PyTorch.
@@ -52,7 +55,8 @@ class Line(NamedTuple):
 class Recording(TorchFunctionMode):
     """Writes down every call of PyTorch as a line of Python.
 
-    A call that is given constants alone is not repeated, and neither is one that returns what it was given.
+    A call that is given constants alone is not repeated, and neither is one that returns what it was given; what draws
+    random numbers is.
     """
 
     def __init__(self, args: tuple[Any, ...], constants: Iterable[Tensor]):
@@ -103,11 +107,15 @@ class Recording(TorchFunctionMode):
         elif writes:
             self._refused |= self._names.get(id(given[0])) in self._values
             self._line((), function, args, kwargs, given, writes=True)
-        elif all(self._names.get(id(tensor)) in self._values for tensor in given):
+        elif self._fixed(function, given):
             for tensor in made:
                 self._constant(tensor)
         elif not any(result is tensor for tensor in given):
             self._line(tuple(self._name(tensor) for tensor in made), function, args, kwargs, given)
+
+    def _fixed(self, function, given):
+        constant = all(self._names.get(id(tensor)) in self._values for tensor in given)
+        return constant and not any(word in function.__name__ for word in DRAWS)
 
     def _line(self, made, function, args, kwargs, given, writes=False):
         written = [self._written(arg) for arg in args]

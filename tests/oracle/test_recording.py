@@ -156,6 +156,19 @@ def test_what_is_not_used_is_not_computed_and_what_is_written_is():
     assert advance.step is not advance.function
 
 
+@torch.no_grad()
+def test_random_numbers_are_drawn_at_each_step():
+    def function(module, x):
+        return module(x) + torch.rand(2) + torch.nn.functional.dropout(module.bias, 0.5)
+
+    module = torch.nn.Linear(2, 2)
+    said = []
+    for advance in (repeated(function, module), lambda x: function(module, x)):
+        torch.manual_seed(0)
+        said.append(torch.stack([advance(torch.full((2,), float(step))) for step in range(4)]))
+    assert torch.equal(*said)
+
+
 def test_two_arguments_that_are_one_are_not_told_apart():
     def function(module, x, y):
         return module(x) - module(y)
