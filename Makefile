@@ -14,7 +14,7 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
 # The first tier compiles programs that run once: with few of XLA's passes that takes half the time.
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
-# What make bench measures: few short cases with QUICK=1, minutes rather than most of an hour, into a folder that git ignores.
+# What make bench measures: few short cases with QUICK=1, minutes rather than an hour or two, into a folder that git ignores.
 QUICK ?=
 BENCH := $(BIN)/python -m benchmarks
 BENCH_OPTIONS := $(if $(QUICK),--quick --out runs/bench)
@@ -26,7 +26,7 @@ help:
 	@echo "make demo      show what attn does"
 	@echo "make test      run the first tier of the tests"
 	@echo "make test-all  run all tests"
-	@echo "make bench     measure attn beside its peers, for most of an hour (QUICK=1: few short cases)"
+	@echo "make bench     measure attn beside its peers, for an hour or two (QUICK=1: few short cases)"
 	@echo "make lint      check style and types"
 	@echo "make clean     remove .venv and caches"
 

@@ -102,7 +102,8 @@ def _goal(goal: Goal, records: list[Record]) -> list[str]:
 def _machine(machine: dict[str, Any]) -> list[str]:
     libraries = ", ".join(f"{name} {number}" for name, number in machine["libraries"].items())
     return [
-        "Made by `make bench`. Candidates take turns in one process; times are medians, ratios those of each round.",
+        "Made by `make bench`. Candidates take turns in one process, two calls each, of which the second counts. Times",
+        "are medians, ratios those of each round.",
         f"Batch 1, 8 heads of 64, float32, on {machine['cores']} cores ({machine['processor']}, {machine['system']}),",
         f"Python {machine['python']}, {libraries}.",
     ]

@@ -119,7 +119,8 @@ RECORDS = [
 PAGE = """\
 # Benchmarks
 
-Made by `make bench`. Candidates take turns in one process; times are medians, ratios those of each round.
+Made by `make bench`. Candidates take turns in one process, two calls each, of which the second counts. Times
+are medians, ratios those of each round.
 Batch 1, 8 heads of 64, float32, on 2 cores (A Model, Linux x86_64),
 Python 3.11.7, torch 2.13.0, jax 0.10.2.
 
