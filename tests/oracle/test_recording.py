@@ -72,7 +72,7 @@ def test_weights_are_cast_once(dtype):
     assert advance.step is not advance.function
 
 
-def test_a_generation_repeats_its_step_and_searches_beams_with_it(monkeypatch):
+def test_a_generation_repeats_its_step_and_searches_beams_with_it():
     cfg = decoder()
     module = TORCH.module(cfg, weights_of(cfg))
     prompt = torch.arange(B * T).reshape(B, T) % cfg.vocab_size
@@ -84,9 +84,13 @@ def test_a_generation_repeats_its_step_and_searches_beams_with_it(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
     # A hook sees the prompt and every step.
     assert calls[0] == len(ways) * STEPS
+    # What a user gets is an ordinary tensor, which may be embedded and learned from.
+    module = TORCH.module(cfg, weights_of(cfg))
+    tokens = [*fast, *attn_torch.stream(module, prompt, STEPS)]
+    assert not any(given.is_inference() for given in tokens)
+    assert all(given.dtype == prompt.dtype for given in tokens)
 
 
-LINEAR = torch.nn.Linear(2, 2)
 OUTSIDE = torch.ones(2)
 
 
