@@ -43,7 +43,7 @@ def compared(case: Case, seed: int = 0) -> list[Row]:
         y, gradients = gradients_of(twin, cfg, inputs, dtype, None if kernel == "default" else kernel)
         assert {str(array.dtype) for array in (y, *gradients.values())} == {dtype}
         found[twin] = y, gradients
-    limit, least = {of: bound(cfg, T, S, dtype, of, batch=B) for of in (False, True)}, floors_of(cfg, inputs)
+    limit, least = {of: bound(cfg, T, S, dtype, of, batch=B) for of in (False, True)}, floors_of(case, seed)
     exact, rows = value(cfg, inputs), []
     for twin, (y, _) in found.items():
         rows.append(Row("y", f"{twin} / reference", row_error(y, exact), limit[False]))
@@ -66,17 +66,18 @@ def gradients_of(twin: str, cfg, inputs: Inputs, dtype: str, kernel: str | None)
     return y, by_row(cfg, gradients)
 
 
-def floors_of(cfg: AttentionConfig, inputs: Inputs, draws: int = 8) -> dict[str, float]:
+def floors_of(case: Case, seed: int, draws: int = 8) -> dict[str, float]:
     """What the small rows of each gradient are measured against: the typical row, as float64 knows it.
 
-    Rounding is relative to the terms of a sum, which may cancel. Of a part with few rows, like the one number of a
-    single head's sinks, one cotangent says too little of what is typical: more of them are drawn. And a query that sees
-    a single key moves it by nothing. Where many do, the median row in float32 is rounding; float64 tells which rows
-    vanish, and they do not count.
+    Rounding is relative to the terms of a sum, which may cancel. How large they are is a matter of the case and not of
+    one draw of its numbers: of a part with few rows, like the one number of a single head's sinks, one draw says too
+    little, and where all queries of a draw are nearly certain of a key all its rows are what cancelling has left. So
+    more draws are looked at. And a query that sees a single key moves it by nothing. Where many do, the median row in
+    float32 is rounding; float64 tells which rows vanish, and they do not count.
     """
-    rng, found = np.random.default_rng(0), []
-    for cotangent in (inputs.cotangent, *rng.standard_normal((draws, *inputs.cotangent.shape))):
-        found.append(gradients_of("torch", cfg, inputs._replace(cotangent=cotangent), "float64", "plain")[1])
+    cfg, found = config_of(case), []
+    for number in range(draws + 1):
+        found.append(gradients_of("torch", cfg, inputs_of(case, seed + 1000 * number), "float64", "plain")[1])
     exact = {name: np.stack([gradients[name] for gradients in found]) for name in found[0]}
     norms = {name: float(np.linalg.norm(gradient)) for name, gradient in exact.items()}
     nothing = FLOOR * max(norms.values())
