@@ -1,11 +1,13 @@
 """Parameters: what a layout's parts are in PyTorch. A part checks and casts what it is given, then computes."""
 
+from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from attn import layout
 from attn.config import Config
@@ -42,6 +44,14 @@ def attribute(leaf: layout.Leaf) -> str:
     return leaf.torch_name.rpartition(".")[2]
 
 
+def rows(x: Float[Tensor, "... M"]) -> tuple[Float[Tensor, "N M"], tuple[int, ...]]:
+    """The vectors of x one under another, and the axes they came in: what several projections of x share.
+
+    A product with a batch makes rows of it for itself, one step more for each projection, forth and back.
+    """
+    return x.reshape(-1, x.shape[-1]), x.shape[:-1]
+
+
 class Part(nn.Module):
     """A part of a layout with its parameters, each under the last word of its PyTorch name."""
 
@@ -57,6 +67,13 @@ class Part(nn.Module):
             initialize(getattr(self, name), leaf.initial)
         self.register_load_state_dict_pre_hook(keep_given_dtype)
 
+    def __call__(self, *args: Any) -> Tensor:
+        """forward(*args). What PyTorch does around it takes half as long as a small product, and is for hooks alone."""
+        asked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+        if asked or self._compiled_call_impl is not None or _has_any_global_hook():
+            return super().__call__(*args)
+        return self.forward(*args)
+
 
 class Projection(Part):
     """y = x @ weight^T + bias; weight [outputs, inputs], bias [outputs], both flat as in nn.Linear."""
@@ -65,18 +82,21 @@ class Projection(Part):
         self, name: str, part: layout.Projection, leaves: tuple[layout.Leaf, ...], dtype: torch.dtype | None = None
     ):
         super().__init__(name, part, leaves, dtype)
-        self.flattened = len(part.inputs.split()) > 1
-        outputs = leaves[0].shape[len(part.inputs.split()) :]
-        self.outputs = outputs if len(outputs) > 1 else None
+        self.axes = len(part.inputs.split())
+        self.inputs, self.outputs = prod(leaves[0].shape[: self.axes]), leaves[0].shape[self.axes :]
 
-    def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+    def forward(
+        self, x: Float[Tensor, "... inputs"], lead: tuple[int, ...] | None = None
+    ) -> Float[Tensor, "... outputs"]:
+        """y [... outputs]; `lead` are its first axes where x comes as rows [N inputs]."""
         weight, bias = self.weight, self.bias if self.part.bias else None
         if self.dtype is not None or x.dtype != weight.dtype:
             x, weight = working(self.name, x, weight, self.dtype)
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
-        y = F.linear(x.flatten(2) if self.flattened else x, weight, bias)
-        return y if self.outputs is None else y.view(*y.shape[:-1], *self.outputs)
+        if lead is None:
+            x, lead = x.reshape(-1, self.inputs), x.shape[: -self.axes]
+        return F.linear(x, weight, bias).view(*lead, *self.outputs)
 
     @property
     def biased(self) -> bool:
@@ -107,7 +127,7 @@ class Norm(Part):
 
     def forward(self, x: Float[Tensor, "... M"]) -> Float[Tensor, "... M"]:
         part = self.part
-        for parameter in self.parameters(recurse=False) if self.dtype is None else ():
+        for parameter in self._parameters.values() if self.dtype is None else ():
             working(self.name, x, parameter, None)
         y = normalised(part.kind, x if self.dtype is None else x.to(self.dtype), part.normalised, part.eps)
         y = y * (self.weight + 1 if part.offset else self.weight).to(y.dtype) if part.learned else y

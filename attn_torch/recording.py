@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import TorchFunctionMode
 
 LOOKS = {"__get__", "__len__", "dim", "size", "stride", "numel", "is_contiguous", "is_floating_point"}
@@ -23,7 +24,7 @@ def repeated(function: Callable[..., Any], module: nn.Module) -> Callable[..., A
     function whose way depends on numbers is called as it is, and so is a module with hooks, which see every call.
     Results are tensors of `torch.inference_mode`.
     """
-    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+    if _has_any_global_hook() or any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
         return partial(function, module)
     return _Repeated(partial(function, module), [*module.parameters(), *module.buffers()])
 

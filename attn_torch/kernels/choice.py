@@ -1,6 +1,7 @@
 """The kernels of this twin in their order, and the one rule that picks: when called, and when asked to explain."""
 
-from functools import lru_cache
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -32,6 +33,7 @@ REFUSALS = {
     "sdpa_masked": sdpa.masked_refusal,
     "plain": plain.refusal,
 }
+_Kernel = Callable[..., Tensor]
 _NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -45,25 +47,38 @@ def attend(
     *,
     bias: Float[Tensor, "B|1 H|1 T S"] | None = None,
     kernel: str | None = None,
+    known: dict[tuple[Any, ...], _Kernel] | None = None,
 ) -> Float[Tensor, "B T H E"]:
-    """The attended value, by the kernel that fits or the one that is forced."""
-    (_, T, _, D), S, E = q.shape, k.shape[1], v.shape[3]
+    """The attended value, by the kernel that fits or the one that is forced.
+
+    A choice takes as long as a small call: `known` keeps those of a caller whose rule, widths and options stay as they
+    are, dropout apart.
+    """
     given = scope.given if bias is None else scope.given | {"bias"}
-    learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or _learns(bias))
-    facts = Facts(rule, T, S, D, E, _NAMES[q.dtype], q.device.type, learns, given, scoring.options)
-    chosen = _choose(facts, kernel) if torch.compiler.is_compiling() else _remembered(facts, kernel)
-    return KERNELS[chosen](rule, scope, scoring, q, k, v, bias)
+    learns = bias is not None and torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, bias))
+    if known is None or torch.compiler.is_compiling():
+        return _choose(rule, scoring, q, k, v, learns, given, kernel)(rule, scope, scoring, q, k, v, bias)
+    call = (q.shape[1], k.shape[1], q.dtype, q.device, learns, given, scoring.dropout > 0, kernel)
+    run = known.get(call)
+    if run is None:
+        run = known[call] = _choose(rule, scoring, q, k, v, learns, given, kernel)
+    return run(rule, scope, scoring, q, k, v, bias)
 
 
-def _learns(bias: Tensor | None) -> bool:
-    return bias is not None and bias.requires_grad
-
-
-def _choose(facts: Facts, forced: str | None) -> str:
-    return next(row.kernel for row in choose(REFUSALS, facts, forced) if row.chosen)
-
-
-_remembered = lru_cache(maxsize=1024)(_choose)
+def _choose(rule, scoring, q, k, v, learns, given, forced):
+    facts = Facts(
+        rule=rule,
+        queries=q.shape[1],
+        keys=k.shape[1],
+        dim_k=q.shape[3],
+        dim_v=v.shape[3],
+        dtype=_NAMES[q.dtype],
+        device=q.device.type,
+        training=learns,
+        given=given,
+        options=scoring.options,
+    )
+    return KERNELS[next(row.kernel for row in choose(REFUSALS, facts, forced) if row.chosen)]
 
 
 def check_kernel(cfg: Config, kernel: str | None) -> None:

@@ -14,9 +14,9 @@ from attn_torch import functional, kernels
 from attn_torch.caches.cache import Cache
 from attn_torch.caches.context import ContextLedger
 from attn_torch.caches.store import extend
-from attn_torch.parts import declare
+from attn_torch.parts import declare, rows
 from attn_torch.rotary import turns
-from attn_torch.scope import Scope, check_values, survey
+from attn_torch.scope import Scope, Whole, check_values, survey
 from attn_torch.scoring import Scoring
 from attn_torch.tokens import lengths
 
@@ -37,9 +37,11 @@ class AttentionModule(nn.Module):
         self.kernel = kernel
         declare(self, cfg, dtype)
         # What each call would otherwise read out of the config again.
+        self._width = cfg.input_dim if cfg.reads is None else None
         alibi = cfg.position_bias if isinstance(cfg.position_bias, Alibi) else None
         slopes = None if alibi is None else tuple(alibi.slopes(cfg.heads).tolist())
         self._scored = Scoring(cfg.score_scale, cfg.softcap, slopes)
+        self._kernels = {}
 
     def forward(
         self,
@@ -67,7 +69,7 @@ class AttentionModule(nn.Module):
         if context is allowed is bias is positions is valid is segments is cache is None and (
             context_positions is context_valid is context_segments is None and self._plainly(x)
         ):
-            return self.within(survey(*x.shape[:2], device=x.device), x)[0]
+            return self.within(Whole(x.shape[1], x.device), x)[0]
         call = {"allowed": allowed, "bias": bias, "positions": positions, "valid": valid, "segments": segments}
         call |= {"context_positions": context_positions, "context_valid": context_valid}
         call |= {"context_segments": context_segments}
@@ -117,7 +119,7 @@ class AttentionModule(nn.Module):
 
     def _plainly(self, x) -> bool:
         """Whether a call that brings x alone has nothing more to check."""
-        return x.ndim == 3 and x.shape[2] == self.cfg.input_dim and self.cfg.reads is None
+        return x.ndim == 3 and x.shape[2] == self._width
 
     def _open(self, x, context, call, cache) -> Scope:
         length = None if context is None else context.shape[1]
@@ -132,10 +134,11 @@ class AttentionModule(nn.Module):
         return survey(*x.shape[:2], length, **call, ledger=ledger, device=x.device)
 
     def _selected(self, scope, x, context):
-        x = functional.select(scope.valid, x)
+        """The rows of x, and of what keys are read from; None for a context read before."""
+        x = rows(functional.select(scope.valid, x))
         if self.cfg.reads is None:
             return x, x
-        return x, None if context is None else functional.select(scope.keys.valid, context)
+        return x, None if context is None else rows(functional.select(scope.keys.valid, context))
 
     def _keep(self, scope, new, store):
         """What the call reads of its keys, by name, and the store after it; `new` is None for a context read before."""
@@ -177,9 +180,8 @@ class AttentionModule(nn.Module):
 
     def _attend(self, scope, q, k, v):
         scoring, bias = self._scoring(), self._bias(scope)
-        return kernels.attend(
-            self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=None if self.kernel in FORMS else self.kernel
-        )
+        kernel = None if self.kernel in FORMS else self.kernel
+        return kernels.attend(self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=kernel, known=self._kernels)
 
     def _weights(self, scope, q, k):
         scoring, bias, mask = self._scoring()._replace(dropout=0.0), self._bias(scope), scope.mask(self.cfg.rule)
@@ -189,7 +191,7 @@ class AttentionModule(nn.Module):
 
     def _finish(self, scope, x, attended):
         if self.cfg.output_gate is not None:
-            gate = functional.sigmoid(self.gate(x))
+            gate = functional.sigmoid(self.gate(*x))
             attended = attended * (gate if self.cfg.output_gate == "elementwise" else gate[..., None])
-        y = self.out(attended) if "out" in self.cfg.projections else attended.reshape(*x.shape[:2], -1)
+        y = self.out(attended) if "out" in self._modules else attended.flatten(2)
         return functional.select(scope.valid, y)

@@ -57,9 +57,9 @@ class LatentAttention(AttentionModule):
     def _queries(self, scope, x):
         normed = self.cfg.latent_norm is not None
         if self.cfg.q_lora_rank is None:
-            q = self.q(x)
+            q = self.q(*x)
         else:
-            latent = self.q_down(x)
+            latent = self.q_down(*x)
             q = self.q_up(self.q_norm(latent) if normed else latent)
         if self.cfg.rope is None:
             return q
@@ -71,10 +71,10 @@ class LatentAttention(AttentionModule):
         """What is kept of the tokens that this call brings: the normed latent, and the rotated key of all heads."""
         if context is None:
             return None
-        latent = self.kv_down(context)
+        latent = self.kv_down(*context)
         new = {"latent": latent if self.cfg.latent_norm is None else self.kv_norm(latent)}
         if self.cfg.rope_dim is not None:
-            shared = self.k_rope(context)
+            shared = self.k_rope(*context)
             new["k_rope"] = self._turn(scope, shared[:, :, None], of_keys=True)[:, :, 0]
         return new
 

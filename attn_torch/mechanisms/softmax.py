@@ -45,7 +45,7 @@ class SoftmaxAttention(AttentionModule):
 
     def _queries(self, scope, x):
         norm = self.cfg.qk_norm
-        q = self.q(x)
+        q = self.q(*x)
         q = self.q_norm(q) if norm is not None and norm.place == "before" else q
         q = self._turn(scope, q)
         return self.q_norm(q) if norm is not None and norm.place == "after" else q
@@ -55,8 +55,8 @@ class SoftmaxAttention(AttentionModule):
         if context is None:
             return None
         norm = self.cfg.qk_norm
-        k = self.k(context)
+        k = self.k(*context)
         k = self.k_norm(k) if norm is not None and norm.place == "before" else k
         k = self._turn(scope, k, of_keys=True)
         k = self.k_norm(k) if norm is not None and norm.place == "after" else k
-        return {"k": k, "v": self.v(context)}
+        return {"k": k, "v": self.v(*context)}

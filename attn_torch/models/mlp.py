@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from attn.models.mlp import MLPConfig
 from attn_torch.functional import activate
-from attn_torch.parts import declare
+from attn_torch.parts import declare, rows
 
 
 class MLP(nn.Module):
@@ -18,8 +18,9 @@ class MLP(nn.Module):
         declare(self, cfg, dtype)
 
     def forward(self, x: Float[Tensor, "B T M"]) -> Float[Tensor, "B T M"]:
-        up = self.up(x)
+        x = rows(x)
+        up = self.up(*x)
         hidden = (
-            activate(self.cfg.activation, self.gate(x)) * up if self.cfg.gated else activate(self.cfg.activation, up)
+            activate(self.cfg.activation, self.gate(*x)) * up if self.cfg.gated else activate(self.cfg.activation, up)
         )
         return self.down(hidden)

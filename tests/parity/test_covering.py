@@ -15,7 +15,7 @@ from attn.parity import Inputs, Row
 from attn.parity.directions import derivatives, directions, gradient_error, value
 from attn.rope import AnyRope
 from attn.tolerance import FLOOR, bound, by_row, floors, row_error
-from attn.variants import VARIANTS, AttentionConfig
+from attn.variants import VARIANTS
 from attn.variants.scored import PositionBias
 from tests.arguments import lengths_of
 from tests.covering import covering_array, pairs
