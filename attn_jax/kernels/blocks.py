@@ -63,7 +63,7 @@ def _plan(rule: Rule, scope: Scope, scoring: Scoring, q: Array, k: Array) -> Pla
     (B, T, H, _), (S, K) = q.shape, k.shape[1:3]
     moved = scope.given & (MOVED | {"valid", "segments"})
     by_index = (not moved and T == S) or (isinstance(rule, Full) and scoring.slopes is None)
-    block_q, block_k = block_sizes(rule, T, S, H // K)
+    block_q, block_k, single = block_sizes(rule, T, S, H // K, by_index and T == S)
     rows, heads = B, K
     if jax.default_backend() == "cpu":
         # One core computes one thing after another, and fastest what its cache holds; other devices want all at once.
@@ -72,7 +72,7 @@ def _plan(rule: Rule, scope: Scope, scoring: Scoring, q: Array, k: Array) -> Pla
         rows = divisor(B, room // heads)
     dropout, slopes = scoring.dropout, scoring.slopes
     sizes = S, by_index, H // K, block_q, block_k, rows, heads
-    return Plan(rule, scoring.scale, scoring.softcap, slopes, dropout, *sizes)
+    return Plan(rule, scoring.scale, scoring.softcap, slopes, dropout, *sizes, single)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -98,7 +98,7 @@ def _filled(array: Any, plan: Plan, axes: str) -> Any:
     """The array with zeros up to whole blocks along T and S."""
     if array is None:
         return None
-    blocks = {"T": plan.block_q, "S": plan.block_k}
+    blocks = {"T": plan.block_q, "S": 1 if plan.single else plan.block_k}
     widths = [(0, -size % blocks.get(axis, 1)) for axis, size in zip(axes, array.shape, strict=True)]
     return jnp.pad(array, widths) if any(after for _, after in widths) else array
 

@@ -48,7 +48,7 @@ def backward(
     and for a sink, a key without a value, -sum_t e^(sink - level) (dy . y) (Dao et al. 2022).
     """
     grid, kind = grid_of(plan, q, k), wide(q.dtype)
-    limits = bounds(plan, given, grid.blocks_q, grid.blocks_k)
+    limits = None if plan.single else bounds(plan, given, grid.blocks_q, grid.blocks_k)
     mean = (slope.astype(kind) * attended.astype(kind)).sum(-1, keepdims=True)
 
     def step(sums: Any, number: Any) -> Any:
@@ -56,16 +56,16 @@ def backward(
         block, dy = scaled(plan, folded(queries_of(plan, q, at))), folded(queries_of(plan, slope, at))
         base, average = queries_of(plan, level, at), queries_of(plan, mean, at)
 
-        def visit(j: Any, carry: Any, masked: bool) -> Any:
+        def visit(start: Any, carry: Any, masked: bool) -> Any:
             here, (dq, dk, dv, dbias) = carry
-            keys, where = keys_of(plan, k, at, j), (at.row, at.head, 0, j * plan.block_k)
-            s, bend = scores(plan, given, at, j, block, keys, bias, masked)
+            keys, where = keys_of(plan, k, at, start), (at.row, at.head, 0, start)
+            s, bend = scores(plan, given, at, start, block, keys, bias, masked)
             weights = jnp.exp(s - base)
-            left = folded(thinned(plan, given, at, j, grid, weights)).astype(dy.dtype)
+            left = folded(thinned(plan, given, at, start, weights)).astype(dy.dtype)
             dv = added(dv, where, product("rnme,rnms->rnes", dy, left))
-            dweights = product("rnme,rnse->rnms", dy, keys_of(plan, v, at, j)).reshape(s.shape)
-            ds = weights * (thinned(plan, given, at, j, grid, dweights) - average)
-            dbias = None if dbias is None else added(dbias, pairs_at(plan, at, j), ds)
+            dweights = product("rnme,rnse->rnms", dy, keys_of(plan, v, at, start)).reshape(s.shape)
+            ds = weights * (thinned(plan, given, at, start, dweights) - average)
+            dbias = None if dbias is None else added(dbias, pairs_at(plan, at, start), ds)
             ds = folded(ds if bend is None else ds * bend).astype(block.dtype)
             dk = added(dk, where, product("rnmd,rnms->rnds", block, ds))
             return here + product("rnms,rnsd->rnmd", ds, keys), (dq, dk, dv, dbias)

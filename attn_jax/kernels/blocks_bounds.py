@@ -17,6 +17,9 @@ CORNERED = (Full, Causal, SlidingWindow, Chunked, Prefix)
 AREA = 1024 * 256
 """About how many scores one step computes: they stay in a core's cache, and the loop around them costs little."""
 
+SMALL = 128
+"""The queries and the keys of a small block."""
+
 NARROW = 512
 """Where a query sees at most so many keys, blocks are small: large ones would mostly be hidden."""
 
@@ -37,6 +40,7 @@ class Plan(NamedTuple):
         block_k: the keys of a block.
         rows: how many rows of the batch one step computes.
         heads: how many key/value heads one step computes.
+        single: a block of queries sees one block of keys, which starts anywhere: `starts` says where.
     """
 
     rule: Rule
@@ -51,6 +55,7 @@ class Plan(NamedTuple):
     block_k: int
     rows: int
     heads: int
+    single: bool = False
 
 
 class Given(NamedTuple):
@@ -80,11 +85,34 @@ class Bounds(NamedTuple):
     seen: Any
 
 
-def block_sizes(rule: Rule, queries: int, keys: int, group: int) -> tuple[int, int]:
-    """Blocks of nearly equal size: large ones where a query sees many keys, small ones where it sees few."""
+def block_sizes(rule: Rule, queries: int, keys: int, group: int, by_index: bool) -> tuple[int, int, bool]:
+    """The queries and the keys of a block, and whether one block of keys is all that a block of queries can see.
+
+    Blocks are of nearly equal size: large ones where a query sees many keys, small ones where it sees few. A window
+    that would lie in three small blocks is read at once instead; chunks begin where blocks do.
+    """
     seen = min(sum(span(rule)) + 1, keys)
-    q, k = (128, 128) if seen <= NARROW else (1024, 256)
-    return _even(queries, max(64, q // group)), _even(keys, k)
+    if SMALL < seen <= NARROW and by_index and not isinstance(rule, Chunked):
+        block_q = _even(queries, max(64, 256 // group))
+        low, high = _seen(rule, queries, block_q)
+        width = -(-int((high - low).max() + 1) // 8) * 8
+        if 2 * width <= keys:
+            return block_q, width, True
+    q, k = (SMALL, SMALL) if seen <= NARROW else (1024, 256)
+    return _even(queries, max(64, q // group)), _even(keys, k), False
+
+
+def starts(plan: Plan) -> np.ndarray:
+    """The first key of the one block that each block of queries sees; it ends where they see no further."""
+    _, high = _seen(plan.rule, plan.keys, plan.block_q)
+    return np.maximum(high + 1 - plan.block_k, 0)
+
+
+def _seen(rule: Rule, length: int, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest index that each block of queries sees."""
+    first = np.arange(0, length, block)
+    low, high = rule.reach(first, np.minimum(first + block, length) - 1)
+    return np.clip(low, 0, length - 1), np.clip(high, 0, length - 1)
 
 
 def _even(size: int, block: int) -> int:

@@ -45,22 +45,22 @@ def forward(
     and at the end a / l and m + log l (Milakov and Gimelshein 2018, Rabe and Staats 2021).
     """
     grid, kind = grid_of(plan, q, k), wide(q.dtype)
-    limits = bounds(plan, given, grid.blocks_q, grid.blocks_k)
+    limits = None if plan.single else bounds(plan, given, grid.blocks_q, grid.blocks_k)
     shape = (plan.rows, plan.heads, plan.group, plan.block_q, 1)
 
     def step(done: Any, number: Any) -> Any:
         at = place(plan, grid, number)
         block = scaled(plan, folded(queries_of(plan, q, at)))
 
-        def visit(j: Any, carry: Any, masked: bool) -> Any:
+        def visit(start: Any, carry: Any, masked: bool) -> Any:
             peak, total, mixed = carry
-            s, _ = scores(plan, given, at, j, block, keys_of(plan, k, at, j), bias, masked)
+            s, _ = scores(plan, given, at, start, block, keys_of(plan, k, at, start), bias, masked)
             higher = jnp.maximum(peak, s.max(-1, keepdims=True))
             level = _finite(higher)
             weights, fade = jnp.exp(s - level), jnp.exp(peak - level)
             total = total * fade + weights.sum(-1, keepdims=True)
-            weights = folded(thinned(plan, given, at, j, grid, weights)).astype(v.dtype)
-            more = product("rnms,rnse->rnme", weights, keys_of(plan, v, at, j))
+            weights = folded(thinned(plan, given, at, start, weights)).astype(v.dtype)
+            more = product("rnms,rnse->rnme", weights, keys_of(plan, v, at, start))
             return higher, total, mixed * fade + more.reshape(mixed.shape)
 
         empty = jnp.full(shape, -jnp.inf, kind), jnp.zeros(shape, kind), jnp.zeros((*shape[:4], v.shape[3]), kind)

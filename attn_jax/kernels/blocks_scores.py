@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.masks import Full
 from attn_jax.functional import wide
-from attn_jax.kernels.blocks_bounds import Bounds, Given, Plan
+from attn_jax.kernels.blocks_bounds import Bounds, Given, Plan, starts
 
 
 class Place(NamedTuple):
@@ -49,15 +49,20 @@ def place(plan: Plan, grid: Grid, step: Any) -> Place:
     return Place(step, group // grid.heads * plan.rows, group % grid.heads * plan.heads, i)
 
 
-def walk(plan: Plan, bounds: Bounds, at: Place, visit: Callable[[Any, Any, bool], Any], carry: Any) -> Any:
-    """`visit(j, carry, masked)` for each block of keys that a step must see: first the full ones, then those masked."""
-    group = at.row // plan.rows if bounds.order.shape[0] > 1 else 0
-    order, full, seen = (jnp.asarray(table)[group, at.i] for table in bounds)
-    known = isinstance(bounds.full, np.ndarray)
-    if not known or bounds.full.any():
-        carry = lax.fori_loop(0, full, lambda n, carry: visit(order[n], carry, False), carry)
-    if not known or (bounds.full < bounds.seen).any():
-        carry = lax.fori_loop(full, seen, lambda n, carry: visit(order[n], carry, True), carry)
+def walk(plan: Plan, limits: Bounds | None, at: Place, visit: Callable[[Any, Any, bool], Any], carry: Any) -> Any:
+    """`visit(start, carry, masked)` for each block of keys that a step must see, by its first key.
+
+    Blocks that are full come first, then those that are masked.
+    """
+    if limits is None:
+        return visit(jnp.asarray(starts(plan))[at.i], carry, True)
+    group = at.row // plan.rows if limits.order.shape[0] > 1 else 0
+    order, full, seen = (jnp.asarray(table)[group, at.i] for table in limits)
+    known = isinstance(limits.full, np.ndarray)
+    if not known or limits.full.any():
+        carry = lax.fori_loop(0, full, lambda n, carry: visit(order[n] * plan.block_k, carry, False), carry)
+    if not known or (limits.full < limits.seen).any():
+        carry = lax.fori_loop(full, seen, lambda n, carry: visit(order[n] * plan.block_k, carry, True), carry)
     return carry
 
 
@@ -88,14 +93,9 @@ def queries_at(plan: Plan, at: Place) -> tuple[Any, ...]:
     return at.row, at.i * plan.block_q, at.head, 0, 0
 
 
-def keys_at(plan: Plan, at: Place, j: Any) -> tuple[Any, ...]:
-    """Where a block of keys starts in [B S K D]."""
-    return at.row, j * plan.block_k, at.head, 0
-
-
-def pairs_at(plan: Plan, at: Place, j: Any) -> tuple[Any, ...]:
+def pairs_at(plan: Plan, at: Place, start: Any) -> tuple[Any, ...]:
     """Where a block of pairs starts in [B|1 K|1 G|1 T S]."""
-    return at.row, at.head, 0, at.i * plan.block_q, j * plan.block_k
+    return at.row, at.head, 0, at.i * plan.block_q, start
 
 
 def queries_of(plan: Plan, array: Float[Array, "B T K G D"], at: Place) -> Float[Array, "R N G t D"]:
@@ -104,15 +104,15 @@ def queries_of(plan: Plan, array: Float[Array, "B T K G D"], at: Place) -> Float
     return part(array, queries_at(plan, at), lengths).transpose(0, 2, 3, 1, 4)
 
 
-def keys_of(plan: Plan, array: Float[Array, "B S K D"], at: Place, j: Any) -> Float[Array, "R N s D"]:
+def keys_of(plan: Plan, array: Float[Array, "B S K D"], at: Place, start: Any) -> Float[Array, "R N s D"]:
     """A block of keys or values, time after heads."""
     lengths = plan.rows, plan.block_k, plan.heads, array.shape[3]
-    return part(array, keys_at(plan, at, j), lengths).swapaxes(1, 2)
+    return part(array, (at.row, start, at.head, 0), lengths).swapaxes(1, 2)
 
 
-def pairs_of(plan: Plan, array: Array, at: Place, j: Any) -> Array:
+def pairs_of(plan: Plan, array: Array, at: Place, start: Any) -> Array:
     """The part of [B|1 K|1 G|1 T S] that belongs to a block of queries and one of keys."""
-    return part(array, pairs_at(plan, at, j), (plan.rows, plan.heads, plan.group, plan.block_q, plan.block_k))
+    return part(array, pairs_at(plan, at, start), (plan.rows, plan.heads, plan.group, plan.block_q, plan.block_k))
 
 
 def folded(x: Float[Array, "R N G t D"]) -> Float[Array, "R N G*t D"]:
@@ -139,7 +139,7 @@ def scores(
     plan: Plan,
     given: Given,
     at: Place,
-    j: Any,
+    start: Any,
     q: Float[Array, "R N G*t D"],
     k: Float[Array, "R N s D"],
     bias: Float[Array, "B|1 K|1 G|1 T S"] | None,
@@ -156,54 +156,54 @@ def scores(
         bent = jnp.tanh(s / plan.softcap)
         s, slope = plan.softcap * bent, 1 - bent * bent
     if bias is not None:
-        s = s + pairs_of(plan, bias, at, j).astype(s.dtype)
+        s = s + pairs_of(plan, bias, at, start).astype(s.dtype)
     if plan.slopes is not None:
-        q_positions, k_positions = _positions(plan, given, at, j)
+        q_positions, k_positions = _positions(plan, given, at, start)
         slopes = jnp.asarray(plan.slopes, s.dtype).reshape(1, -1, plan.group, 1, 1)
         slopes = part(slopes, (0, at.head, 0, 0, 0), (1, plan.heads, plan.group, 1, 1))
         s = s - slopes * jnp.abs(q_positions - k_positions).astype(s.dtype)
-    mask = visible(plan, given, at, j) if masked else None
+    mask = visible(plan, given, at, start) if masked else None
     return s if mask is None else jnp.where(mask, s, -jnp.inf), slope
 
 
-def visible(plan: Plan, given: Given, at: Place, j: Any) -> Bool[Array, "R|1 N|1 G|1 t s"] | None:
+def visible(plan: Plan, given: Given, at: Place, start: Any) -> Bool[Array, "R|1 N|1 G|1 t s"] | None:
     """Which query of a block may see which key of one; None when every one may see all."""
     parts = []
     if not isinstance(plan.rule, Full):
-        parts.append(plan.rule.allows(*_positions(plan, given, at, j)))
+        parts.append(plan.rule.allows(*_positions(plan, given, at, start)))
     if given.k_valid is not None:
-        parts.append(_keys_row(plan, given.k_valid, at, j))
-    elif plan.keys % plan.block_k:
-        parts.append(j * plan.block_k + jnp.arange(plan.block_k) < plan.keys)
+        parts.append(_keys_row(plan, given.k_valid, at, start))
+    elif plan.keys % plan.block_k and not plan.single:
+        parts.append(start + jnp.arange(plan.block_k) < plan.keys)
     if given.q_segments is not None and given.k_segments is not None:
-        parts.append(_queries_row(plan, given.q_segments, at) == _keys_row(plan, given.k_segments, at, j))
+        parts.append(_queries_row(plan, given.q_segments, at) == _keys_row(plan, given.k_segments, at, start))
     if given.allowed is not None:
-        parts.append(pairs_of(plan, given.allowed, at, j))
+        parts.append(pairs_of(plan, given.allowed, at, start))
     mask = None
     for piece in parts:
         mask = piece if mask is None else mask & piece
     return mask
 
 
-def thinned(plan: Plan, given: Given, at: Place, j: Any, grid: Grid, weights: Float[Array, "R N G t s"]) -> Array:
+def thinned(plan: Plan, given: Given, at: Place, start: Any, weights: Float[Array, "R N G t s"]) -> Array:
     """What dropout leaves of the weights of a block, by the block's own key: both passes draw the same."""
     if plan.dropout == 0:
         return weights
-    key = jax.random.fold_in(given.rng, at.step * grid.blocks_k + j)
+    key = jax.random.fold_in(jax.random.fold_in(given.rng, at.step), start)
     keep = jax.random.bernoulli(key, 1 - plan.dropout, weights.shape)
     return jnp.where(keep, weights / (1 - plan.dropout), 0)
 
 
-def _positions(plan: Plan, given: Given, at: Place, j: Any) -> tuple[Array, Array]:
+def _positions(plan: Plan, given: Given, at: Place, start: Any) -> tuple[Array, Array]:
     if plan.by_index:
-        q, k = at.i * plan.block_q + jnp.arange(plan.block_q), j * plan.block_k + jnp.arange(plan.block_k)
+        q, k = at.i * plan.block_q + jnp.arange(plan.block_q), start + jnp.arange(plan.block_k)
         return q[:, None], k
-    return _queries_row(plan, given.q_positions, at), _keys_row(plan, given.k_positions, at, j)
+    return _queries_row(plan, given.q_positions, at), _keys_row(plan, given.k_positions, at, start)
 
 
 def _queries_row(plan: Plan, array: Any, at: Place) -> Array:
     return part(array, (at.row, at.i * plan.block_q), (plan.rows, plan.block_q))[:, None, None, :, None]
 
 
-def _keys_row(plan: Plan, array: Any, at: Place, j: Any) -> Array:
-    return part(array, (at.row, j * plan.block_k), (plan.rows, plan.block_k))[:, None, None, None]
+def _keys_row(plan: Plan, array: Any, at: Place, start: Any) -> Array:
+    return part(array, (at.row, start), (plan.rows, plan.block_k))[:, None, None, None]

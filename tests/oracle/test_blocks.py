@@ -28,6 +28,8 @@ RULES = {
     "prefix": Prefix(length=140),
     "window_and_chunks": SlidingWindow(width=50) & Chunked(width=70),
     "window_or_prefix": SlidingWindow(width=50) | Prefix(length=20),
+    "wide_window": SlidingWindow(width=150),
+    "wide_both_sides": SlidingWindow(width=80, symmetric=True),
 }
 SIZES = (1, 31, 127, 129, 1000)
 
@@ -116,6 +118,8 @@ def assert_blocks_are_plain(rule, T, rows="nothing", options=(), dtype="float64"
         ("window_and_chunks", 129, "valid_and_segments", (), "float64"),
         ("window_or_prefix", 127, "left_padding", (), "float64"),
         ("causal", 129, "context_positions", ("bias_by_both",), "float64"),
+        ("wide_window", 1000, "nothing", ("sinks", "softcap"), "float64"),
+        ("wide_both_sides", 1000, "allowed_by_head", ("alibi", "bias_by_both"), "float64"),
     ],
 )
 def test_blocks_give_the_values_and_gradients_of_the_plain_form(rule, T, rows, options, dtype):
@@ -173,18 +177,18 @@ def poisoned(T: int, hidden: slice) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("how", ["window", "segments"])
 def test_blocks_that_no_query_of_a_block_can_see_are_never_read(how):
-    # The last 128 queries see at most 50 keys further back; those before are poisoned but for the block they lie in.
-    T = 512
-    rule = SlidingWindow(width=50) if how == "window" else Causal()
-    call = {} if how == "window" else {"segments": jnp.arange(T) // 256}
-    last = 384
-    q, k, v = poisoned(T, slice(0, 256))
+    # What the last block of queries cannot see, all keys but 150 before it or another segment, is poisoned.
+    if how == "window":
+        T, last, hidden, rule, call = 1024, 768, 608, SlidingWindow(width=150), {}
+    else:
+        T, last, hidden, rule, call = 512, 384, 256, Causal(), {"segments": jnp.arange(512) // 256}
+    q, k, v = poisoned(T, slice(0, hidden))
 
     def loss(q, k, v):
         return (blocks_of(rule, q, k, v, **call)[last:] ** 2).sum()
 
     y, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v)
-    clean = [np.where(np.arange(T)[:, None] < 256, 0, x) for x in (q, k, v)]
+    clean = [np.where(np.arange(T)[:, None] < hidden, 0, x) for x in (q, k, v)]
     expected, slopes = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(*clean)
     assert np.isfinite(y)
     np.testing.assert_array_equal(y, expected)

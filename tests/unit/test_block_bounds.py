@@ -96,20 +96,46 @@ def test_no_pair_is_lost_and_none_is_added_whatever_a_call_brings(name, rows, se
                 assert place >= full or (pairs | ~real)[block].all()
 
 
+ONE, MANY = True, False
+
+
 @pytest.mark.parametrize(
-    ("rule", "queries", "keys", "group", "expected"),
+    ("rule", "queries", "keys", "group", "by_index", "expected"),
     [
-        (Causal(), 4096, 4096, 1, (1024, 256)),
-        (Causal(), 1000, 1000, 1, (1000, 256)),
-        (Causal(), 4096, 4096, 4, (256, 256)),
-        (Causal(), 4096, 4096, 32, (64, 256)),
-        (SlidingWindow(width=256), 8192, 8192, 1, (128, 128)),
-        (SlidingWindow(width=256, symmetric=True), 8192, 8192, 1, (128, 128)),
-        (SlidingWindow(width=4096), 8192, 8192, 1, (1024, 256)),
-        (Chunked(width=100), 1000, 1000, 1, (128, 128)),
-        (Full(), 129, 31, 1, (72, 32)),
-        (Full(), 1, 1, 1, (8, 8)),
+        (Causal(), 4096, 4096, 1, True, (1024, 256, MANY)),
+        (Causal(), 1000, 1000, 1, True, (1000, 256, MANY)),
+        (Causal(), 4096, 4096, 4, True, (256, 256, MANY)),
+        (Causal(), 4096, 4096, 32, True, (64, 256, MANY)),
+        (SlidingWindow(width=256), 8192, 8192, 1, True, (256, 512, ONE)),
+        (SlidingWindow(width=256), 8192, 8192, 2, True, (128, 384, ONE)),
+        (SlidingWindow(width=256), 8192, 8192, 1, False, (128, 128, MANY)),
+        (SlidingWindow(width=256), 768, 768, 1, True, (128, 128, MANY)),
+        (SlidingWindow(width=256, symmetric=True), 8192, 8192, 1, True, (256, 768, ONE)),
+        (SlidingWindow(width=4096), 8192, 8192, 1, True, (1024, 256, MANY)),
+        (SlidingWindow(width=128), 8192, 8192, 1, True, (128, 128, MANY)),
+        (SlidingWindow(width=160) & Chunked(width=300), 1000, 1000, 1, True, (256, 416, ONE)),
+        (Chunked(width=100), 1000, 1000, 1, True, (128, 128, MANY)),
+        (Chunked(width=256), 8192, 8192, 1, True, (128, 128, MANY)),
+        (Full(), 129, 31, 1, True, (72, 32, MANY)),
+        (Full(), 1, 1, 1, True, (8, 8, MANY)),
     ],
 )
-def test_blocks_have_nearly_equal_sizes_that_fit_the_rule(rule, queries, keys, group, expected):
-    assert blocks_bounds.block_sizes(rule, queries, keys, group) == expected
+def test_blocks_have_nearly_equal_sizes_that_fit_the_rule(rule, queries, keys, group, by_index, expected):
+    assert blocks_bounds.block_sizes(rule, queries, keys, group, by_index and queries == keys) == expected
+
+
+@given(
+    rule=st.sampled_from([rule for rule in RULES.values() if not isinstance(rule, Full | Causal)]),
+    length=st.integers(1, 200),
+    block_q=st.integers(1, 60),
+)
+def test_a_single_block_has_every_key_that_its_queries_can_see(rule, length, block_q):
+    low, high = blocks_bounds._seen(rule, length, block_q)
+    width = min(length, int((high - low).max() + 1))
+    starts = blocks_bounds.starts(plan_of(rule, length, block_q, width, single=True))
+    pairs = rule.allows(np.arange(length)[:, None], np.arange(length))
+    assert starts.min() >= 0
+    assert starts.max() + width <= length
+    for i, start in enumerate(starts):
+        outside = np.delete(pairs[i * block_q : (i + 1) * block_q], np.arange(start, start + width), axis=1)
+        assert not outside.any()
