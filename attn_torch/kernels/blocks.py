@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn.kernels import HIDING, MOVED, Facts, Slower, span
-from attn.masks import Causal, Chunked, Full, Rule
-from attn_torch.kernels.cuts import Cut, cuts, share, within
+from attn.masks import Causal, Chunked, Full, Rule, SlidingWindow
+from attn_torch.kernels.cuts import Cut, cuts, runs, share, within
 from attn_torch.kernels.flash import attended
 from attn_torch.kernels.sdpa import widened
 from attn_torch.scope import Scope
@@ -56,18 +56,27 @@ def attend(
     bias: Float[Tensor, "B|1 H|1 T S"] | None,
 ) -> Float[Tensor, "B T H E"]:
     """softmax(q k^T * scale + bias) v over the keys that each query may see, with the sinks in the denominator."""
-    T, S, E = q.shape[1], k.shape[1], v.shape[3]
+    B, T, S, E = *q.shape[:2], k.shape[1], v.shape[3]
     blocks = None if bias is not None or scoring.slopes else unmasked(rule, scope.given, T, S)
-    seen, causal = None, isinstance(rule, Causal | Chunked)
+    seen, causal, alike = None, isinstance(rule, Causal | Chunked), True
     if blocks is None:
-        blocks, causal = cuts(rule, scope.given, T, S, size(rule)), False
-        seen = masks(rule, scope, blocks)
+        blocks, causal, alike = cuts(rule, scope.given, T, S, size(rule)), False, shifted(rule, scope.given)
+    # A run is a batch of its own for each row, and each of its blocks would have distances and biases of its own.
+    apart = bias is not None or (scoring.slopes and not alike)
+    parts = runs(blocks, len(blocks) if apart else B, alike)
+    if not causal:
+        seen = masks(rule, scope, [block for run in parts for block in run.masked])
     q, k, v = widened(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-    edges = [edge for block in blocks for edge in block]
+    edges = [number for run in parts for number in run]
     slopes = list(scoring.slopes or ())
     positions = (scope.queries.positions, scope.keys.positions) if slopes else (None, None)
     y, _ = attended(q, k, v, scoring.sinks, seen, bias, slopes, *positions, edges, causal, scoring.scale)
     return y[..., :E].transpose(1, 2)
+
+
+def shifted(rule: Rule, given: frozenset[str]) -> bool:
+    """Whether blocks of one shape have one mask."""
+    return isinstance(rule, SlidingWindow) and not given & (HIDING | MOVED)
 
 
 def size(rule: Rule) -> int:

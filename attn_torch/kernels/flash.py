@@ -1,6 +1,7 @@
 """PyTorch's flash kernel for the CPU, called by its own name because that returns the log-sum-exp of the scores too.
 
-With it come blocks of queries, each with only the keys it can see, and sinks. A sink is one more key whose value is 0:
+With it come blocks of queries, each with only the keys it can see, and sinks. Blocks of one shape are a batch: views of
+the same arrays, each a step further. A sink is one more key whose value is 0:
 
     y = softmax(s) v * sigmoid(lse - sink)        lse' = logaddexp(lse, sink)
 
@@ -18,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attn_torch.functional import distance_bias, wide
+from attn_torch.kernels.cuts import Run
 
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -49,16 +51,19 @@ def flash(
         slopes: ALiBi's, one a head; empty for none.
         q_positions: [B|1 T], read with slopes only.
         k_positions: [B|1 S], read with slopes only.
-        edges: of each block the first query, the query after the last, the first key and the key after the last.
+        edges: of each run of blocks how many they are and how many masks they have, and of the first of them the first
+            query, the query after the last, the first key and the key after the last.
         causal: each block is square, and a query sees the keys up to its own index in it.
         scale: the multiplier of the scores.
     """
     out, lse = _empty(q)
     added = _added(seen, bias, slopes, q_positions, k_positions, edges, q.dtype)
-    for (i, j, low, high), extra in zip(_blocks(edges), added, strict=True):
-        keys = k[:, :, low:high], v[:, :, low:high]
-        found = _attend(q[:, :, i:j], *keys, 0.0, causal, attn_mask=extra, scale=scale)
-        out[:, :, i:j], lse[:, :, i:j] = found
+    for run, extra in zip(_runs(edges), added, strict=True):
+        for row, mask in run.batches(len(q), extra):
+            taken = run.queries(q, row), run.keys(k, row), run.keys(v, row)
+            found = _attend(*taken, 0.0, causal, attn_mask=mask, scale=scale)
+            run.queries(out, row).copy_(found[0])
+            run.queries(lse, row).copy_(found[1])
     if sinks is not None:
         sinks = sinks.to(lse.dtype)[:, None]
         out *= torch.sigmoid(lse - sinks)[..., None]
@@ -86,13 +91,14 @@ def flash_backward(
     """The gradients of q, k, v and sinks (empty without sinks); `slope` is that of `out`."""
     dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     added = _added(seen, bias, slopes, q_positions, k_positions, edges, q.dtype)
-    for (i, j, low, high), extra in zip(_blocks(edges), added, strict=True):
-        rows, columns = (..., slice(i, j), slice(None)), (..., slice(low, high), slice(None))
-        kept = q[rows], k[columns], v[columns], out[rows], lse[..., i:j]
-        found = _attend_backward(slope[rows], *kept, 0.0, causal, attn_mask=extra, scale=scale)
-        dq[rows] = found[0]
-        dk[columns] += found[1]
-        dv[columns] += found[2]
+    for run, extra in zip(_runs(edges), added, strict=True):
+        for row, mask in run.batches(len(q), extra):
+            taken = run.queries(slope, row), run.queries(q, row), run.keys(k, row), run.keys(v, row)
+            taken += run.queries(out, row), run.queries(lse, row)
+            found = _attend_backward(*taken, 0.0, causal, attn_mask=mask, scale=scale)
+            run.queries(dq, row).copy_(found[0])
+            run.add_to_keys(dk, row, found[1])
+            run.add_to_keys(dv, row, found[2])
     if sinks is None:
         return dq, dk, dv, q.new_empty(0)
     weights = torch.exp(sinks.to(lse.dtype)[:, None] - lse)
@@ -100,8 +106,8 @@ def flash_backward(
     return dq, dk, dv, dsinks.to(sinks.dtype)
 
 
-def _blocks(edges: list[int]) -> Iterator[list[int]]:
-    return (edges[start : start + 4] for start in range(0, len(edges), 4))
+def _runs(edges: list[int]) -> Iterator[Run]:
+    return (Run(*edges[start : start + 6]) for start in range(0, len(edges), 6))
 
 
 def _empty(q):
@@ -118,17 +124,17 @@ def _added(
     k_positions: Int[Tensor, "B|1 S"] | None,
     edges: list[int],
     dtype: torch.dtype,
-) -> Iterator[Float[Tensor, "B|1 H|1 n m"] | None]:
-    """What is added to the scores of each block: -inf where a key may not be seen."""
+) -> Iterator[Float[Tensor, "B|1 N|1 H|1 n m"] | None]:
+    """What is added to the scores of each block of a run: -inf where a key may not be seen."""
     start = 0
-    for i, j, low, high in _blocks(edges):
-        extra = None if bias is None else bias[:, :, i:j, low:high].to(wide(dtype))
+    for _, masks, i, j, low, high in _runs(edges):
+        extra = None if bias is None else bias[:, None, :, i:j, low:high].to(wide(dtype))
         if slopes:
             distances = distance_bias(tuple(slopes), q_positions[:, i:j], k_positions[:, low:high], wide(dtype))
-            extra = distances if extra is None else extra + distances
+            extra = distances[:, None] if extra is None else extra + distances[:, None]
         if seen is not None:
-            size = (j - i) * (high - low)
-            part = seen[..., start : start + size].unflatten(-1, (j - i, high - low))
+            size = masks * (j - i) * (high - low)
+            part = seen[..., start : start + size].unflatten(-1, (masks, j - i, high - low)).movedim(2, 1)
             start += size
             zero = torch.zeros(part.shape, dtype=dtype, device=part.device) if extra is None else extra
             extra = zero.masked_fill(~part, -torch.inf)

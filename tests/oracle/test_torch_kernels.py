@@ -38,8 +38,13 @@ OPTIONS = ["", "sinks", "alibi", "softcap", "sinks alibi", "softcap sinks alibi"
 EVERY = list(product(SIZES, WIDER, GIVEN, OPTIONS))
 SMALL = [case for case in EVERY if case[0] < 1000]
 SAMPLE = [*random.Random(0).sample(SMALL, 170), (1000, "window_of_37", "segments", "sinks")]
+SAMPLE += [
+    (1000, "window_of_37", "", "alibi"),
+    (1000, "symmetric_window_of_41", "", ""),
+    (1000, "chunks_of_130", "", ""),
+]
 SAMPLE += [(T, rule, "", "") for T in SIZES[:4] for rule in ("full", "causal")]
-"""One seeded sample of the combinations, one case of many blocks, and what needs no mask."""
+"""One seeded sample of the combinations, some cases of many blocks, and what needs no mask."""
 
 
 class Call:
@@ -203,6 +208,29 @@ def test_a_window_costs_what_it_sees():
     assert 0.5 < share(cuts(Causal(), frozenset({"segments"}), 4096, 4096, 256), 4096, 4096) < 0.54
 
 
+def test_blocks_of_one_shape_are_one_call(monkeypatch):
+    calls, attend = [], flash._attend
+    monkeypatch.setattr(flash, "_attend", lambda q, *rest, **more: calls.append(q.shape[0]) or attend(q, *rest, **more))
+    q, k, v = (torch.from_numpy(draw(1, 1000, heads, D)) for heads in (H, K, K))
+    for rule, given in (
+        (SlidingWindow(width=37), {}),
+        (SlidingWindow(width=37), {"segments": torch.arange(1000) // 7}),
+    ):
+        calls.clear()
+        blocks.attend(rule, survey(1, 1000, **given), Scoring(0.4), q, k, v, None)
+        # The first block has no keys before it.
+        assert calls == [1, 7]
+    calls.clear()
+    blocks.attend(Chunked(width=300), survey(1, 1000), Scoring(0.4), q, k, v, None)
+    assert calls == [3, 1]
+    # Of many rows each block is a call.
+    calls.clear()
+    blocks.attend(
+        SlidingWindow(width=37), survey(9, 1000), Scoring(0.4), *(x.repeat(9, 1, 1, 1) for x in (q, k, v)), None
+    )
+    assert calls == [9] * 8
+
+
 @pytest.mark.parametrize("options", ["", "sinks", "softcap", "alibi"])
 @pytest.mark.parametrize("given", ["", "segments"])
 def test_what_stands_outside_a_window_is_never_touched(given, options):
@@ -252,7 +280,7 @@ def test_no_tensor_has_all_scores_in_it(kernel, options):
 def test_a_sink_is_one_more_key_whose_value_is_0():
     q, k, v, sinks = draw(1, H, 1, D), draw(1, H, 2, D, seed=1), draw(1, H, 2, D, seed=2), draw(H, seed=3)
     y, lse = flash.attended(
-        *map(torch.from_numpy, (q, k, v, sinks)), None, None, [], None, None, [0, 1, 0, 2], False, 0.3
+        *map(torch.from_numpy, (q, k, v, sinks)), None, None, [], None, None, [1, 1, 0, 1, 0, 2], False, 0.3
     )
     scores = np.concatenate([np.einsum("bhtd,bhsd->bhts", q, k) * 0.3, sinks[None, :, None, None]], -1)
     total = np.exp(scores).sum(-1, keepdims=True)
@@ -267,7 +295,7 @@ def test_the_flash_operators_keep_the_promises_that_a_compiler_relies_on():
     parts = cuts(call.rule, call.scope.given, 7, 7, 3)
     seen, positions = blocks.masks(call.rule, call.scope, parts), call.scope.queries.positions
     bias = torch.from_numpy(draw(1, 1, 7, 7))
-    edges = [edge for part in parts for edge in part]
+    edges = [edge for part in parts for edge in (1, 1, *part)]
     slopes = list(call.scoring.slopes)
     inputs = q, k, v, call.scoring.sinks, seen, bias, slopes, positions, positions, edges, False, 0.4
     torch.library.opcheck(torch.ops.attn.flash, inputs)
