@@ -55,7 +55,7 @@ def attend(
     are, dropout apart.
     """
     given = scope.given if bias is None else scope.given | {"bias"}
-    learns = bias is not None and torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, bias))
+    learns = bias is not None and bias.requires_grad and torch.is_grad_enabled()
     if known is None or torch.compiler.is_compiling():
         return _choose(rule, scoring, q, k, v, learns, given, kernel)(rule, scope, scoring, q, k, v, bias)
     call = (q.shape[1], k.shape[1], q.dtype, q.device, learns, given, scoring.dropout > 0, kernel)
@@ -100,7 +100,8 @@ def explain(
 ) -> tuple[Row, ...]:
     """Which kernel a call would run and why each other would not: rows (kernel, chosen, reason).
 
-    `given` names what the call brings along: valid, segments, positions, allowed, bias, cache, context.
+    `given` names what the call brings along: valid, segments, positions, allowed, bias, cache, context. In training a
+    bias is taken for one that learns.
     """
     facts = Facts(
         rule=cfg.rule,

@@ -18,14 +18,18 @@ SIZE = 128
 FEW = 2**19
 """So few scores a head cost less when they are all written out at once."""
 
+MANY = 2**24
+"""A bias that learns has as many numbers as there are scores. Up to so many a head, time counts more than memory."""
+
 
 def refusal(facts: Facts) -> str | None:
     """Why writing out all scores at once, or none at all, is faster."""
-    written = facts.options & {"softcap", "sinks", "dropout"} or (facts.training and "bias" in facts.given)
-    if not written:
+    written, biased = facts.options & {"softcap", "sinks", "dropout"}, facts.training and "bias" in facts.given
+    if not (written or biased):
         return Slower("fused attention need not write out the scores")
-    if facts.queries * facts.keys < FEW:
-        return Slower(f"fewer than {FEW} scores a head are written out faster at once")
+    least = FEW if written else MANY
+    if facts.queries * facts.keys < least:
+        return Slower(f"fewer than {least} scores a head are written out faster at once")
     return None
 
 

@@ -424,7 +424,12 @@ NO_SINKS = "PyTorch's fused attention has no sinks"
         ("sdpa_masked", {"softcap": 9.0, "sinks": True}, {}, "PyTorch's fused attention has no sinks or softcap"),
         ("blocks", {"softcap": 9.0}, {}, "PyTorch's flash kernel has no softcap"),
         ("blocks", {"dropout": 0.5}, {}, "PyTorch's flash kernel has no dropout"),
-        ("blocks", {}, {"bias": torch.zeros(5, 5)}, "PyTorch's flash kernel has no gradient of a bias"),
+        (
+            "blocks",
+            {},
+            {"bias": torch.zeros(5, 5, requires_grad=True)},
+            "PyTorch's flash kernel has no gradient of a bias",
+        ),
         ("flex", {}, {}, "FlexAttention has no backward pass off CUDA; got cpu"),
     ],
 )
@@ -432,6 +437,22 @@ def test_a_forced_kernel_that_cannot_run_says_why(kernel, option, call, text):
     module = attn_torch.build(attn.GroupedQueryAttentionConfig(**BASE, **option), kernel=kernel)
     with refused(f"kernel {kernel!r} cannot run this call: {text}."):
         module(torch.zeros(2, 5, 32), **call)
+
+
+def test_a_bias_that_does_not_learn_needs_no_kernel_that_could_teach_it():
+    cfg = attn.GroupedQueryAttentionConfig(**BASE, mask=attn.SlidingWindow(width=9))
+    weights, x, bias = weights_of(cfg), torch.from_numpy(draw(1, 600, 32)).requires_grad_(), draw(600, 600)
+    found = []
+    for kernel in (None, "blocks", "plain"):
+        module = attn_torch.build(cfg, kernel=kernel)
+        module.load_state_dict(attn_torch.from_neutral(cfg, weights))
+        y = module(x, bias=torch.from_numpy(bias))
+        found.append((y.detach().numpy(), torch.autograd.grad((y**2).sum(), x)[0].numpy()))
+    (chosen, slope), (forced, again), (plain, expected) = found
+    assert (chosen == forced).all()
+    assert (slope == again).all()
+    assert_close(chosen, plain)
+    assert_close(slope, expected)
 
 
 def test_an_unknown_kernel_is_refused_when_the_module_is_built():
@@ -475,6 +496,8 @@ LONG, CUDA = 4096, {"device": "cuda"}
         (CAUSAL | {"position_bias": {"kind": "alibi"}}, LONG, {}, "blocks"),
         (CAUSAL | {"position_bias": {"kind": "t5"}}, LONG, {}, "blocks"),
         (CAUSAL | {"position_bias": {"kind": "t5"}}, LONG, {"training": True}, "chunked"),
+        (CAUSAL | {"position_bias": {"kind": "t5"}}, LONG // 2, {"training": True}, "sdpa_masked"),
+        (WINDOW | {"position_bias": {"kind": "t5"}}, LONG // 2, {"training": True}, "sdpa_masked"),
         (CAUSAL | {"softcap": 30.0}, 16, {}, "plain"),
         (CAUSAL | {"softcap": 30.0}, LONG, {}, "chunked"),
         (WINDOW | {"softcap": 30.0, "sinks": True}, LONG, {"training": True}, "chunked"),
