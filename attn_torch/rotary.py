@@ -15,15 +15,17 @@ Turns = tuple[Float[Tensor, "B|1 T 1 R"], Float[Tensor, "B|1 T 1 R"]]
 
 
 def turns(
-    rotary: "Tables", positions: Int[Tensor, "B|1 T"], lengths: Any, dtype: torch.dtype, below: int = LONGEST
+    rotary: "Tables", positions: Int[Tensor, "B|1 T"] | None, lengths: Any, dtype: torch.dtype, below: int = LONGEST
 ) -> Turns:
     """cos and sin in `dtype`, times the rope's factor; NaN at a position outside 0..LONGEST-1.
 
     They stand as `functional.rotate` takes them, for both numbers of each pair: cos beside cos, -sin beside sin.
     `lengths` matters to ropes that depend on it: a number for all, or the length of each token's own sequence [B T].
-    No position may reach `below`.
+    No position may reach `below`; without positions, they are all that do not.
     """
     rope = rotary.rope
+    if positions is None and (below > FINE or rope.float32 or rope.by_length):
+        positions = torch.arange(below, device=rotary.bits32.device)[None]
     if rope.float32:
         return _twice(rope.layout, *_inside(positions, *_rounded(rotary, positions, lengths, dtype)))
     if not rope.by_length:
@@ -64,6 +66,9 @@ class Tables(nn.Module):
 
 def _looked_up(table, positions, below):
     fine, coarse = table
+    if positions is None:
+        cos, sin = fine[None, :below].unbind(2)
+        return cos, sin
     if below <= FINE:
         # What reaches beyond all the same is row 1024; so is -1, the last one.
         cos, sin = fine[positions.clamp(-1, FINE)].unbind(2)

@@ -151,15 +151,16 @@ class AttentionModule(nn.Module):
         rope = self.cfg.rope
         if rope is None:
             return heads
-        apart = of_keys and self.cfg.reads is not None
-        tokens, length, below = (scope.keys, None, LONGEST) if apart else (scope.queries, scope.length, scope.below)
-        dtype = functional.wide(heads.dtype)
+        apart, dtype = of_keys and self.cfg.reads is not None, functional.wide(heads.dtype)
 
         def make():
+            if isinstance(scope, Whole):
+                return turns(self.rotary, None, scope.length, dtype, scope.length)
+            tokens, length, below = (scope.keys, None, LONGEST) if apart else (scope.queries, scope.length, scope.below)
             by_row = rope.by_length and length is None
             return turns(self.rotary, tokens.positions, lengths(tokens) if by_row else length, dtype, below)
 
-        cos, sin = scope.once((rope, self.rotary.width, tokens, dtype), make)
+        cos, sin = scope.once((rope, self.rotary.width, apart, dtype), make)
         return functional.rotate(heads, cos, sin, rope.layout)
 
     def _scoring(self):
