@@ -8,8 +8,9 @@ from torch import Tensor
 
 from attn.kernels import HIDING, MOVED, Facts, Slower, span
 from attn.masks import Causal, Chunked, Full, Rule, SlidingWindow
-from attn_torch.kernels.cuts import Cut, cuts, runs, share, within
+from attn_torch.kernels.cuts import Cut, cuts, share, within
 from attn_torch.kernels.flash import attended
+from attn_torch.kernels.runs import runs
 from attn_torch.kernels.sdpa import widened
 from attn_torch.scope import Scope
 from attn_torch.scoring import Scoring

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attn_torch.functional import distance_bias, wide
-from attn_torch.kernels.cuts import Run
+from attn_torch.kernels.runs import Run
 
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
