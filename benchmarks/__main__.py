@@ -62,7 +62,7 @@ def generation(quick: bool) -> Iterator[list[Record]]:
     from benchmarks.generation import generation as measured
 
     yield decode.operations(quick)
-    yield measured(Budget(0.5 if quick else 15.0), quick)
+    yield measured(Budget(0.5 if quick else 45.0), quick)
 
 
 def report(path: Path) -> None:

@@ -137,6 +137,7 @@ def every_pair() -> list[tuple]:
     for n, (rule, rows) in enumerate(product(RULES, ROWS)):
         options = tuple(sorted({OPTIONS[n % 3], OPTIONS[3 + n % 4]} if rng.random() < 0.7 else ()))
         heads = ((H, K), (H, 1), (H, H), (1, 1))[int(rng.integers(4))]
+        heads = (H, K) if rows.endswith("head") else heads
         if heads == (1, 1):
             options = tuple(option for option in options if not option.endswith(("head", "both")))
         found.append((rule, SIZES[n % 5], rows, options, ("float64", "float32")[n // 2 % 2], heads))
