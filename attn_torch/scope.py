@@ -87,11 +87,13 @@ class Scope:
 class Whole(Scope):
     """The scope of x alone: every token is real; its position is its index, made when somebody asks for it."""
 
-    valid = None
-
     def __init__(self, length: int, device: torch.device | None):
         self.length = self.below = length
         self._device, self._tokens, self._made = device, None, []
+
+    @property
+    def valid(self) -> None:
+        """All of them."""
 
     @property
     def queries(self) -> Tokens:

@@ -135,10 +135,10 @@ class AttentionModule(nn.Module):
 
     def _selected(self, scope, x, context):
         """The rows of x, and of what keys are read from; None for a context read before."""
-        x = rows(functional.select(scope.valid, x))
+        of_x = rows(functional.select(scope.valid, x))
         if self.cfg.reads is None:
-            return x, x
-        return x, None if context is None else rows(functional.select(scope.keys.valid, context))
+            return of_x, of_x
+        return of_x, None if context is None else rows(functional.select(scope.keys.valid, context))
 
     def _keep(self, scope, new, store):
         """What the call reads of its keys, by name, and the store after it; `new` is None for a context read before."""

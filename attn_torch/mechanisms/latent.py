@@ -34,9 +34,9 @@ class LatentAttention(AttentionModule):
         store: Any = None,
     ) -> tuple[Tensor, Any]:
         """(y, store) in a scope that is already surveyed."""
-        x, context = self._selected(scope, x, context)
-        q = self._queries(scope, x)
-        kept, store = self._keep(scope, self._new(scope, context), store)
+        of_queries, of_keys = self._selected(scope, x, context)
+        q = self._queries(scope, of_queries)
+        kept, store = self._keep(scope, self._new(scope, of_keys), store)
         kept = {name: values.to(q.dtype) for name, values in kept.items()}
         if self._absorbs(q.shape[1], kept["latent"].shape[1]):
             q, k, v = self._absorbed(q, kept)
@@ -44,15 +44,15 @@ class LatentAttention(AttentionModule):
         else:
             k, v = self._expanded(kept)
             attended = self._attend(scope, q, k, v)
-        return self._finish(scope, x, attended), store
+        return self._finish(scope, of_queries, attended), store
 
     def weights_within(
         self, scope: Scope, x: Float[Tensor, "B T M"], context: Float[Tensor, "B S X"] | None = None
     ) -> Float[Tensor, "B H T S"]:
         """The attention weights in a scope that is already surveyed."""
-        x, context = self._selected(scope, x, context)
-        k, _ = self._expanded(self._new(scope, context))
-        return self._weights(scope, self._queries(scope, x), k)
+        of_queries, of_keys = self._selected(scope, x, context)
+        k, _ = self._expanded(self._new(scope, of_keys))
+        return self._weights(scope, self._queries(scope, of_queries), k)
 
     def _queries(self, scope, x):
         normed = self.cfg.latent_norm is not None

@@ -28,20 +28,20 @@ class SoftmaxAttention(AttentionModule):
         store: Any = None,
     ) -> tuple[Tensor, Any]:
         """(y, store) in a scope that is already surveyed."""
-        x, context = self._selected(scope, x, context)
-        q = self._queries(scope, x)
-        kept, store = self._keep(scope, self._new(scope, context), store)
+        of_queries, of_keys = self._selected(scope, x, context)
+        q = self._queries(scope, of_queries)
+        kept, store = self._keep(scope, self._new(scope, of_keys), store)
         k, v = kept["k"], kept["v"]
         if k.dtype != q.dtype:
             k, v = k.to(q.dtype), v.to(q.dtype)
-        return self._finish(scope, x, self._attend(scope, q, k, v)), store
+        return self._finish(scope, of_queries, self._attend(scope, q, k, v)), store
 
     def weights_within(
         self, scope: Scope, x: Float[Tensor, "B T M"], context: Float[Tensor, "B S X"] | None = None
     ) -> Float[Tensor, "B H T S"]:
         """The attention weights in a scope that is already surveyed."""
-        x, context = self._selected(scope, x, context)
-        return self._weights(scope, self._queries(scope, x), self._new(scope, context)["k"])
+        of_queries, of_keys = self._selected(scope, x, context)
+        return self._weights(scope, self._queries(scope, of_queries), self._new(scope, of_keys)["k"])
 
     def _queries(self, scope, x):
         norm = self.cfg.qk_norm

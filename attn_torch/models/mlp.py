@@ -18,9 +18,11 @@ class MLP(nn.Module):
         declare(self, cfg, dtype)
 
     def forward(self, x: Float[Tensor, "B T M"]) -> Float[Tensor, "B T M"]:
-        x = rows(x)
-        up = self.up(*x)
+        of_x = rows(x)
+        up = self.up(*of_x)
         hidden = (
-            activate(self.cfg.activation, self.gate(*x)) * up if self.cfg.gated else activate(self.cfg.activation, up)
+            activate(self.cfg.activation, self.gate(*of_x)) * up
+            if self.cfg.gated
+            else activate(self.cfg.activation, up)
         )
         return self.down(hidden)
