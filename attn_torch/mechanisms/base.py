@@ -190,9 +190,9 @@ class AttentionModule(nn.Module):
         weights = functional.attention_weights(q, k, scoring, allowed=mask, bias=bias)
         return functional.select(scope.valid, weights.transpose(1, 2)).transpose(1, 2)
 
-    def _finish(self, scope, x, attended):
+    def _finish(self, scope, of_queries, attended):
         if self.cfg.output_gate is not None:
-            gate = functional.sigmoid(self.gate(*x))
+            gate = functional.sigmoid(self.gate(*of_queries))
             attended = attended * (gate if self.cfg.output_gate == "elementwise" else gate[..., None])
         y = self.out(attended) if "out" in self._modules else attended.flatten(2)
         return functional.select(scope.valid, y)

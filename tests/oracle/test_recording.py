@@ -84,6 +84,16 @@ def test_a_generation_repeats_its_step_and_searches_beams_with_it():
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
     # A hook sees the prompt and every step.
     assert calls[0] == len(ways) * STEPS
+    # So does one that is registered for all modules there are.
+    calls[0], other = 0, TORCH.module(cfg, weights_of(cfg))
+    everywhere = torch.nn.modules.module.register_module_forward_hook(
+        lambda called, *_: calls.__setitem__(0, calls[0] + (called is other))
+    )
+    try:
+        assert torch.equal(attn_torch.generate(other, prompt, STEPS, valid=VALID), fast[0])
+    finally:
+        everywhere.remove()
+    assert calls[0] == STEPS
     # What a user gets is an ordinary tensor, which may be embedded and learned from.
     module = TORCH.module(cfg, weights_of(cfg))
     tokens = [*fast, *attn_torch.stream(module, prompt, STEPS)]
