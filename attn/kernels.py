@@ -33,6 +33,7 @@ class Facts(NamedTuple):
     given: frozenset[str]
     options: frozenset[str] = frozenset()
     heads: int = 1
+    batch: int = 1
 
     @property
     def by_index(self) -> bool:

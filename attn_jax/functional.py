@@ -36,11 +36,11 @@ def attend(
     Query head h reads key/value head h // G. Scores and weights are at least float32; dropout acts on the weights.
     """
     B, T, H, _ = q.shape
-    K, E = v.shape[2:]
+    S, K, E = v.shape[1:]
     weights = dropped(attention_weights(q, k, scoring, allowed=allowed, bias=bias), scoring).astype(v.dtype)
-    weights = weights.reshape(B, K, H // K, T, -1)
-    attended = jnp.einsum("bkgts,bske->btkge", weights, v, preferred_element_type=wide(v.dtype))
-    return attended.reshape(B, T, H, E).astype(v.dtype)
+    weights = weights.reshape(B, K, H // K * T, S)
+    attended = jnp.matmul(weights, v.swapaxes(1, 2), preferred_element_type=wide(v.dtype))
+    return attended.reshape(B, H, T, E).swapaxes(1, 2).astype(v.dtype)
 
 
 def attention_weights(
@@ -53,10 +53,11 @@ def attention_weights(
 ) -> Float[Array, "B H T S"]:
     """softmax(cap(q k^T * scale) + bias) over the allowed keys, in at least float32; 0 where nothing may be seen."""
     B, T, H, D = q.shape
-    K = k.shape[2]
-    q = q.reshape(B, T, K, H // K, D)
-    scores = jnp.einsum("btkgd,bskd->bkgts", q, k, preferred_element_type=wide(q.dtype))
-    scores = capped(scores.reshape(B, H, T, -1) * scoring.scale, scoring.softcap)
+    S, K = k.shape[1:3]
+    # One product for all queries of a group; an einsum would choose an order in which XLA has to turn the scores round.
+    q = q.swapaxes(1, 2).reshape(B, K, H // K * T, D)
+    scores = jnp.matmul(q, k.transpose(0, 2, 3, 1), preferred_element_type=wide(q.dtype))
+    scores = capped(scores.reshape(B, H, T, S) * scoring.scale, scoring.softcap)
     if bias is not None:
         scores = scores + bias.astype(scores.dtype)
     return softmax(scores, allowed, scoring.sinks)
@@ -80,20 +81,20 @@ def softmax(
     """exp(scores) over its sum, to which a head's sink adds one more, over the allowed keys; a row without any is 0."""
     if allowed is None and sinks is None:
         return jax.nn.softmax(scores, axis=-1)
+    hidden = jnp.finfo(scores.dtype).min / 2
     if allowed is not None:
-        scores = jnp.where(allowed, scores, jnp.finfo(scores.dtype).min / 2)
+        scores = jnp.where(allowed, scores, hidden)
     peak = scores.max(-1, keepdims=True)
     if sinks is not None:
         sinks = sinks.astype(scores.dtype)[:, None, None]
         peak = jnp.maximum(peak, sinks)
     peak = lax.stop_gradient(peak)
     exponentials = jnp.exp(scores - peak)
-    if allowed is not None:
-        exponentials = jnp.where(allowed, exponentials, 0)
     total = exponentials.sum(-1, keepdims=True)
     if sinks is not None:
         total = total + jnp.exp(sinks - peak)
-    return exponentials / jnp.where(total == 0, 1, total)
+    # Beside a key that is seen a hidden one is exactly 0; where all are hidden, each would be 1.
+    return exponentials / jnp.where(peak == hidden, jnp.inf, total)
 
 
 def dropped(weights: Float[Array, "B H T S"], scoring: Scoring) -> Float[Array, "B H T S"]:

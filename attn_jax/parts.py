@@ -1,5 +1,6 @@
 """Parameters: what a layout's parts are in Flax. A part checks and casts what it is given, then computes."""
 
+from math import prod
 from typing import Any
 
 import flax.linen as nn
@@ -39,6 +40,16 @@ def attribute(leaf: layout.Leaf) -> str:
     return leaf.name.rpartition(".")[2]
 
 
+def product(x: Float[Array, "... inputs"], kernel: Float[Array, "inputs outputs"], axes: int) -> Float[Array, "..."]:
+    """The sum over the last axes of x and the first of a kernel, so many of each."""
+    if jax.default_backend() != "cpu":
+        return jnp.tensordot(x, kernel, axes=axes)
+    # A kernel of more than two axes, or x, would be copied in both passes, which takes as long as a small product.
+    # Elsewhere copies are part of the product, and merged axes would be the loss of their sharding.
+    lead, inputs, outputs = x.shape[: x.ndim - axes], prod(kernel.shape[:axes]), kernel.shape[axes:]
+    return (x.reshape(-1, inputs) @ kernel.reshape(inputs, -1)).reshape(*lead, *outputs)
+
+
 class Part(nn.Module):
     """A part of a layout with its parameters, each under the last word of its neutral name."""
 
@@ -57,7 +68,7 @@ class Projection(Part):
 
     def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
         x, kernel = working(self.name, x, self.kernel, self.dtype)
-        y = jnp.tensordot(x, kernel, axes=len(self.part.inputs.split()))
+        y = product(x, kernel, len(self.part.inputs.split()))
         return y + self.bias.astype(y.dtype) if self.part.bias else y
 
     @property
@@ -110,7 +121,7 @@ class Table(Part):
     def attend(self, x: Float[Array, "B T M"]) -> Float[Array, "B T V"]:
         """x @ embedding^T: the head that is tied to the table."""
         x, table = working(self.name, x, self.embedding, self.dtype)
-        return jnp.einsum("btm,vm->btv", x, table)
+        return product(x, table.T, 1)
 
 
 PARTS = {layout.Projection: Projection, layout.Scale: Norm, layout.Table: Table}

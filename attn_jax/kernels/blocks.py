@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn.kernels import MOVED, Facts, Slower
+from attn.kernels import MOVED, Facts, Slower, span
 from attn.masks import Full, Rule
 from attn_jax.kernels.blocks_backward import backward
 from attn_jax.kernels.blocks_bounds import AREA, Given, Plan, block_sizes, divisor
@@ -19,15 +19,21 @@ from attn_jax.kernels.blocks_forward import forward
 from attn_jax.scope import Scope
 from attn_jax.scoring import Scoring
 
-FEW = 256 * 256
-"""Up to so many scores a head the plain form is faster."""
+FEW = 2**21
+"""Up to so many scores the plain form is faster: they stay near the cores."""
+
+SKIPPED = 2**16
+"""Below so many scores a head it is faster even where blocks would leave out half of them."""
 
 
 def refusal(facts: Facts) -> str | None:
     """Why blocks would not be the better form."""
-    if facts.queries * facts.keys <= FEW:
-        return Slower(f"the plain form is faster up to {FEW} scores a head; got {facts.queries * facts.keys}")
-    return None
+    scores = facts.queries * facts.keys
+    if 2 * sum(span(facts.rule)) < facts.keys:
+        few = scores < SKIPPED
+        return Slower(f"the plain form is faster below {SKIPPED} scores a head; got {scores}") if few else None
+    scores *= facts.batch * facts.heads
+    return Slower(f"the plain form is faster up to {FEW} scores; got {scores}") if scores <= FEW else None
 
 
 def attend(

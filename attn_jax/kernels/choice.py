@@ -51,6 +51,7 @@ def attend(
         given=scope.given if bias is None else scope.given | {"bias"},
         options=scoring.options,
         heads=q.shape[2],
+        batch=q.shape[0],
     )
     name = next(row.kernel for row in choose(REFUSALS, facts, kernel) if row.chosen)
     return KERNELS[name](rule, scope, scoring, q, k, v, bias)
@@ -90,6 +91,7 @@ def explain(
         given=check_given(given) | biased(cfg),
         options=options(cfg, training),
         heads=sizes["H"],
+        batch=batch,
     )
     return choose(REFUSALS, facts)
 

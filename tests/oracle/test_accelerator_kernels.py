@@ -93,11 +93,11 @@ def test_what_splash_attention_refuses_and_why(facts, reason):
 @pytest.mark.parametrize(
     ("device", "dtype", "length", "chosen"),
     [
-        ("cpu", "float32", 256, "plain"),
-        ("cpu", "float32", 257, "blocks"),
+        ("cpu", "float32", 418, "plain"),
+        ("cpu", "float32", 419, "blocks"),
         ("cuda", "bfloat16", 17, "cudnn"),
         ("gpu", "bfloat16", 17, "cudnn"),
-        ("cuda", "float32", 257, "blocks"),
+        ("cuda", "float32", 1024, "blocks"),
         ("tpu", "bfloat16", 17, "splash"),
         ("rocm", "bfloat16", 1024, "blocks"),
     ],
@@ -109,13 +109,32 @@ def test_each_device_gets_its_kernel(device, dtype, length, chosen):
     assert [row.kernel for row in rows if row.chosen] == [chosen]
 
 
+@pytest.mark.parametrize(
+    ("rule", "batch", "length", "chosen"),
+    [
+        ({"kind": "full"}, 1, 591, "plain"),
+        ({"kind": "full"}, 1, 592, "blocks"),
+        ({"kind": "full"}, 64, 73, "plain"),
+        ({"kind": "full"}, 64, 74, "blocks"),
+        ({"kind": "sliding_window", "width": 64}, 1, 255, "plain"),
+        ({"kind": "sliding_window", "width": 64}, 1, 256, "blocks"),
+        ({"kind": "sliding_window", "width": 256}, 1, 256, "plain"),
+        ({"kind": "chunked", "width": 64}, 1, 256, "blocks"),
+    ],
+)
+def test_blocks_are_for_many_scores_or_for_those_that_they_skip(rule, batch, length, chosen):
+    cfg = CFG.replace(mask=rule)
+    rows = attn_jax.explain(cfg, batch=batch, queries=length, keys=length, dtype="float32", device="cpu")
+    assert [row.kernel for row in rows if row.chosen] == [chosen]
+
+
 def test_explain_says_in_a_clause_why_each_kernel_is_not_the_one():
     rows = attn_jax.explain(CFG, batch=B, queries=16, keys=128, dtype="float32", device="cpu", given=("context",))
     assert rows == (
         ("splash", False, "splash attention is a TPU's kernel; got cpu"),
         ("cudnn", False, "cuDNN needs a CUDA device; got cpu"),
         ("steps", False, "other forms are faster for more than one query; got 16"),
-        ("blocks", False, "the plain form is faster up to 65536 scores a head; got 2048"),
+        ("blocks", False, "the plain form is faster up to 2097152 scores; got 24576"),
         ("plain", True, "the first that can run this call"),
     )
 

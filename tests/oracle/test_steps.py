@@ -206,7 +206,7 @@ def test_explain_says_that_a_step_on_a_cache_runs_them():
         ("splash", False, "splash attention is a TPU's kernel; got cpu"),
         ("cudnn", False, "cuDNN needs a CUDA device; got cpu"),
         ("steps", True, "the first that can run this call"),
-        ("blocks", False, "the plain form is faster up to 65536 scores a head; got 201"),
+        ("blocks", False, "the plain form is faster up to 2097152 scores; got 2412"),
         ("plain", False, "a faster kernel can run this call"),
     )
     rows = {row.kernel: row for row in attn_jax.explain(cfg, queries=2, **sizes)}
