@@ -46,7 +46,7 @@ def framework(name: str, quick: bool) -> Iterator[list[Record]]:
     from benchmarks.options import options
     from benchmarks.overhead import overhead
 
-    short, long, longest = map(Budget, (0.2, 0.5, 0.5) if quick else (1.0, 6.0, 40.0))
+    short, long, longest = map(Budget, (0.2, 0.5, 0.5) if quick else (1.0, 6.0, 20.0))
     yield layers.kernels(side, peers, long, quick)
     yield decode.decode(name, long, quick)
     if name == "torch":

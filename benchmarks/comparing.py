@@ -15,7 +15,7 @@ OURS = "attn"
 FLOOR = "four projections and SDPA"
 """PyTorch's floor: nothing but the products and the fused attention."""
 
-PATIENCE = 8.0
+PATIENCE = 5.0
 """A candidate that would take more seconds a call than this is left out, and said to be."""
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.kernels import Facts, Slower
 from attn.masks import Rule
-from attn_jax.functional import capped, dropped, wide, with_slopes
+from attn_jax.functional import capped, dropped, softmax, wide, with_slopes
 from attn_jax.scope import Scope
 from attn_jax.scoring import Scoring
 
@@ -75,17 +75,17 @@ def _attend(
     mask: Bool[Array, "B|1 H|1 T S"] | None,
     bias: Float[Array, "B|1 H|1 T S"] | None,
 ) -> Float[Array, "B T H E"]:
-    """Keys come first in the scores and columns last, [B S N] with N = T*H: neither product turns anything round."""
+    """In both products keys come first, so that neither they nor the values are turned round; the scores are."""
     B, T, H, _ = q.shape
     S, K, E = v.shape[1:]
-    scores = capped(_product(k.reshape(B, S, -1), _columns(q, K), 2, 1) * scoring.scale, scoring.softcap)
+    scores = _product(k.reshape(B, S, -1), _columns(q, K), 2, 1).reshape(B, S, T, H).transpose(0, 3, 2, 1)
+    scores = capped(scores * scoring.scale, scoring.softcap)
     if bias is not None:
-        scores = scores + _by_column(bias, T, H).astype(scores.dtype)
-    weights, total = _softmax(scores, None if mask is None else _by_column(mask, T, H), scoring.sinks)
-    weights = dropped(weights, scoring).astype(v.dtype)
+        scores = scores + bias.astype(scores.dtype)
+    weights = dropped(softmax(scores, mask, scoring.sinks), scoring).astype(v.dtype)
+    weights = weights.transpose(0, 3, 2, 1).reshape(B, S, T * H)
     mixed = _product(weights, v.reshape(B, S, -1), 1, 1).reshape(B, T, K, H // K, K, E)
-    attended = jnp.einsum("btkgke->btkge", mixed).reshape(B, T, H, E)
-    return (attended / total.reshape(B, T, H, 1)).astype(v.dtype)
+    return jnp.einsum("btkgke->btkge", mixed).reshape(B, T, H, E).astype(v.dtype)
 
 
 def _product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
@@ -100,27 +100,3 @@ def _columns(q: Float[Array, "B T H D"], kv_heads: int) -> Float[Array, "B K*D N
     columns = q.reshape(B, T, kv_heads, -1, D).transpose(0, 4, 1, 2, 3)[:, None]
     own = jnp.eye(kv_heads, dtype=bool)[:, None, None, :, None]
     return jnp.where(own, columns, 0).reshape(B, kv_heads * D, T * H)
-
-
-def _by_column(pairs: Array, queries: int, heads: int) -> Array:
-    """[B|1 S N] from [B|1 H|1 T|1 S]."""
-    B, _, _, S = pairs.shape
-    return jnp.broadcast_to(pairs.transpose(0, 3, 2, 1), (B, S, queries, heads)).reshape(B, S, queries * heads)
-
-
-def _softmax(scores: Float[Array, "B S N"], mask: Array | None, sinks: Array | None) -> tuple[Array, Array]:
-    """exp(scores) over the allowed keys, and its sum [B 1 N], to which a sink adds one more; 1 where it would be 0."""
-    if mask is not None:
-        scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min / 2)
-    peak = scores.max(1, keepdims=True)
-    if sinks is not None:
-        sinks = jnp.tile(sinks.astype(scores.dtype), scores.shape[2] // sinks.shape[0])
-        peak = jnp.maximum(peak, sinks)
-    peak = lax.stop_gradient(peak)
-    exponentials = jnp.exp(scores - peak)
-    if mask is not None:
-        exponentials = jnp.where(mask, exponentials, 0)
-    total = exponentials.sum(1, keepdims=True)
-    if sinks is not None:
-        total = total + jnp.exp(sinks - peak)
-    return exponentials, jnp.where(total == 0, 1, total)
