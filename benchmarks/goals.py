@@ -24,6 +24,7 @@ class Goal(NamedTuple):
         least: the ratio must be at least this.
         most: or at most this.
         field: what is read: the ratio of times; seconds, whose difference counts, in microseconds; or growth.
+        even: all do the same work, most of it in the same kernel, so that they may be level; see `verdict`.
     """
 
     text: str
@@ -36,20 +37,19 @@ class Goal(NamedTuple):
     least: float | None = None
     most: float | None = None
     field: str = "ratio"
+    even: bool = False
 
     def value(self, records: list[Record]) -> float | None:
         """The worst number found, None where it was not measured."""
-        key = (self.part, self.framework, self.group)
-        rows = [
-            each["rows"]
-            for each in records
-            if (each["part"], each["framework"], each["group"]) == key
-            and (not self.columns or each["column"] in self.columns)
-        ]
-        values = [found for each in rows if (found := self._in(each)) is not None]
-        if not values:
-            return None
-        return min(values) if self.most is None else max(values)
+        return self._worst(records, self.field, self.field)
+
+    def verdict(self, records: list[Record]) -> str:
+        """yes, no, or level: it is not met, but the bound lies between the quartiles of the ratio, in every column."""
+        if self.met(self.value(records)):
+            return "yes"
+        # The quartile that speaks for attn: of the slower where they are peers, of the faster where it is the floor.
+        at_best = self._worst(records, *(("high", "ratio") if self.most is None else ("ratio", "high")))
+        return "level" if self.even and self.met(at_best) else "no"
 
     def met(self, value: float) -> bool:
         """Whether the number is as wanted."""
@@ -64,17 +64,29 @@ class Goal(NamedTuple):
         """A number as a table says it."""
         return f"{value:.1f} µs" if self.field == "seconds" else f"{value:.3g}x"
 
-    def _in(self, rows: dict[str, Any]) -> float | None:
-        key = self.field
-        slow = [row[key] for name, row in rows.items() if name.startswith(self.slow) and key in row]
-        if not slow:
+    def _worst(self, records, slow, fast):
+        key = (self.part, self.framework, self.group)
+        rows = [
+            each["rows"]
+            for each in records
+            if (each["part"], each["framework"], each["group"]) == key
+            and (not self.columns or each["column"] in self.columns)
+        ]
+        values = [found for each in rows if (found := self._in(each, slow, fast)) is not None]
+        if not values:
+            return None
+        return min(values) if self.most is None else max(values)
+
+    def _in(self, rows: dict[str, Any], slow: str, fast: str) -> float | None:
+        found = [row[slow] for name, row in rows.items() if name.startswith(self.slow) and slow in row]
+        if not found:
             return None
         if self.fast is None:
-            return min(slow)
-        if key not in rows.get(self.fast, {}):
+            return min(found)
+        if fast not in rows.get(self.fast, {}):
             return None
-        fast = rows[self.fast][key]
-        return (min(slow) - fast) * 1e6 if key == "seconds" else min(slow) / fast
+        base = rows[self.fast][fast]
+        return (min(found) - base) * 1e6 if self.field == "seconds" else min(found) / base
 
 
 def _jax_goals() -> list[Goal]:
@@ -96,12 +108,14 @@ def _torch_goals() -> list[Goal]:
         given = ("overhead", "torch", tiny, (mode,), (OURS,), FLOOR)
         found.append(Goal(where + "a call over the floor", *given, most=30.0, field="seconds"))
         floor = ("layers", "torch", group, (), (OURS,), FLOOR)
-        found.append(Goal(where + "attn over the floor at every length", *floor, most=1.05))
+        found.append(Goal(where + "attn over the floor at every length", *floor, most=1.05, even=True))
         for name in ("causal", "full", "grouped, 8 queries to 2 keys", "window of 256"):
             table = ("layers", "torch", f"{name}, {mode}", ())
-            found.append(Goal(f"{where}any peer over attn, {name}", *table, TORCH_PEERS, least=1.0))
+            found.append(Goal(f"{where}any peer over attn, {name}", *table, TORCH_PEERS, least=1.0, even=True))
             rotary = (*table, ("transformers",), f"{OURS}, rotary")
-            found.append(Goal(f"{where}transformers over attn with rotary positions, {name}", *rotary, least=1.0))
+            found.append(
+                Goal(f"{where}transformers over attn with rotary positions, {name}", *rotary, least=1.0, even=True)
+            )
     return found
 
 

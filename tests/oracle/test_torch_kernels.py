@@ -14,7 +14,7 @@ import attn_torch
 from attn.kernels import Facts, Slower, span
 from attn.masks import AllOf, AnyOf, Causal, Chunked, SlidingWindow
 from attn.tolerance import bound, floors, row_error
-from attn_torch.kernels import blocks, flash
+from attn_torch.kernels import blocks, flash, sdpa
 from attn_torch.kernels.choice import KERNELS, REFUSALS
 from attn_torch.kernels.cuts import cuts, share
 from attn_torch.scope import survey
@@ -336,6 +336,23 @@ def test_widths_of_keys_and_values_may_differ(name, widths, monkeypatch):
 
 
 # The same through a module: caches, compiled code, the table.
+
+
+@pytest.mark.parametrize(
+    ("rule", "given"), [("full", ""), ("full", "context"), ("causal", ""), ("causal", "valid"), ("full", "bias")]
+)
+def test_many_keys_stand_behind_one_another(rule, given, monkeypatch):
+    fused, taken = torch.nn.functional.scaled_dot_product_attention, []
+
+    def spy(*arrays, **options):
+        taken.extend(arrays)
+        return fused(*arrays, **options)
+
+    monkeypatch.setattr(sdpa, "LONG", 31)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    assert_plain((31, rule, given, ""))
+    assert taken
+    assert all(array.is_contiguous() for array in taken)
 
 
 @pytest.mark.parametrize("kernel", ["blocks", "chunked", "sdpa_masked"])

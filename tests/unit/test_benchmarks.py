@@ -218,6 +218,26 @@ def test_a_goal_takes_the_worst_column_and_the_fastest_peer(goal, value, met):
     assert value is None or goal.met(value) is met
 
 
+@pytest.mark.parametrize(
+    ("even", "peer", "floor", "ahead", "held"),
+    [
+        (True, (1.0, 1.02), (0.96, 1.0), "yes", "yes"),
+        (True, (0.98, 1.0), (0.94, 0.96), "level", "level"),
+        (True, (0.98, 0.99), (0.94, 0.95), "no", "no"),
+        (False, (0.98, 1.0), (0.94, 0.96), "no", "no"),
+    ],
+)
+def test_a_goal_that_misses_within_the_quartiles_is_level(even, peer, floor, ahead, held):
+    def row(ratio, high):
+        return {"seconds": 1.0, "ratio": ratio, "low": 0.5, "high": high}
+
+    good = column({"a": row(1.0, 1.0), "peer": row(1.2, 1.3), "floor": row(1.0, 1.1)})
+    close = column({"a": row(1.0, 1.0), "peer": row(*peer), "floor": row(*floor)}, "T=2")
+    place = ("", "layers", "jax", "g", ())
+    assert Goal(*place, ("peer",), "a", least=1.0, even=even).verdict([good, close]) == ahead
+    assert Goal(*place, ("a",), "floor", most=1.05, even=even).verdict([good, close]) == held
+
+
 def test_goals_name_tables_that_are_measured():
     measured = {case.group for case in cases(quick=False)}
     assert {goal.group for goal in GOALS if goal.part == "layers"} <= measured
