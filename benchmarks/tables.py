@@ -21,7 +21,7 @@ PARTS = {
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "both": "both frameworks"}
 
 LEVEL = (
-    "`level`: not met in the median, but the bound lies between the quartiles of the ratio in every column. Layers",
+    "`level`: missed in the median, but in each column that misses the bound, it lies between the quartiles. Layers",
     "that call the same fused attention of PyTorch spend most of a long sequence's time in it; the same function,",
     "measured again, differs from itself by as much.",
 )

@@ -28,11 +28,11 @@ SKIPPED = 2**16
 
 def refusal(facts: Facts) -> str | None:
     """Why blocks would not be the better form."""
-    scores = facts.queries * facts.keys
+    of_head = facts.queries * facts.keys
     if 2 * sum(span(facts.rule)) < facts.keys:
-        few = scores < SKIPPED
-        return Slower(f"the plain form is faster below {SKIPPED} scores a head; got {scores}") if few else None
-    scores *= facts.batch * facts.heads
+        few = of_head < SKIPPED
+        return Slower(f"the plain form is faster below {SKIPPED} scores a head; got {of_head}") if few else None
+    scores = facts.batch * facts.heads * of_head
     return Slower(f"the plain form is faster up to {FEW} scores; got {scores}") if scores <= FEW else None
 
 

@@ -21,7 +21,7 @@ FOLDED = 4
 """A single query reads the keys of a group once for each of its heads; for so many, faster once, as rows of one."""
 
 LONG = 2048
-"""Over so many keys, a CPU reads those of one head faster where they stand behind one another; see `fused`."""
+"""From so many queries and keys on, a CPU is faster where those of one head stand behind one another in memory."""
 
 
 def full_refusal(facts: Facts) -> str | None:

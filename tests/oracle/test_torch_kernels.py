@@ -335,9 +335,6 @@ def test_widths_of_keys_and_values_may_differ(name, widths, monkeypatch):
             assert row_error(array, exact[operand]) <= limit(call, operand, "float64")
 
 
-# The same through a module: caches, compiled code, the table.
-
-
 @pytest.mark.parametrize(
     ("rule", "given"), [("full", ""), ("full", "context"), ("causal", ""), ("causal", "valid"), ("full", "bias")]
 )
@@ -353,6 +350,9 @@ def test_many_keys_stand_behind_one_another(rule, given, monkeypatch):
     assert_plain((31, rule, given, ""))
     assert taken
     assert all(array.is_contiguous() for array in taken)
+
+
+# The same through a module: caches, compiled code, the table.
 
 
 @pytest.mark.parametrize("kernel", ["blocks", "chunked", "sdpa_masked"])
