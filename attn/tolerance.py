@@ -111,13 +111,14 @@ def _length(part: Projection, sizes: Mapping[str, int]) -> int:
     return prod(shape_of(part.inputs, sizes))
 
 
-def row_error(actual: np.ndarray, expected: np.ndarray, floor: float | None = None) -> float:
+def row_error(actual: np.ndarray, expected: np.ndarray, floor: float | np.ndarray | None = None) -> float:
     """The largest L2 error of a row (the last axis) relative to the norm of the expected row.
 
     The largest entry of a tensor would be blind where rows differ in size: in causal attention the first row sees one
     key and is sqrt(t) larger than the t-th. A row whose expected norm is below TINY times the median norm is measured
-    against the median; rows that are exactly zero do not count in it. With a `floor`, every row below it is measured
-    against it instead. NaN must meet NaN and an infinity the same infinity; otherwise the error is infinite.
+    against the median; rows that are exactly zero do not count in it. With a `floor`, one for all rows or each its own,
+    every row below it is measured against it instead. NaN must meet NaN and an infinity the same infinity; otherwise
+    the error is infinite.
 
     Raises:
         ValueError: the shapes differ.
@@ -136,7 +137,7 @@ def row_error(actual: np.ndarray, expected: np.ndarray, floor: float | None = No
         typical = median(sizes)
         sizes = np.where(sizes < TINY * typical, typical, sizes)
     else:
-        sizes = np.maximum(sizes, floor)
+        sizes = np.maximum(sizes, np.ravel(floor))
     return relative(errors, sizes)
 
 

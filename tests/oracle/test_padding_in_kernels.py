@@ -106,7 +106,7 @@ def arguments(sides, packed: bool) -> dict[str, np.ndarray]:
         prefix = "" if side == "x" else "context_"
         call[f"{prefix}valid"] = layout.laid([np.ones(len(sequence), bool) for sequence in sequences], False)
         if packed:
-            numbers = [np.full(len(sequence), 4 + number) for number, sequence in enumerate(sequences)]
+            numbers = [np.full(len(sequence), 4 + number, np.int32) for number, sequence in enumerate(sequences)]
             call[f"{prefix}segments"] = layout.laid(numbers, 4)
     return call
 

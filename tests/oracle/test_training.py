@@ -104,7 +104,8 @@ def test_the_first_step_is_the_closed_form(twin, max_norm, x64):
     mu, nu = BACKENDS[twin].optimizer.moments(trainee.module, trainee.state.optimizer)
     for name, after in trainee.weights.items():
         g, w = found[name] * factor, before[name]
-        np.testing.assert_allclose(mu[name], 0.1 * g, rtol=1e-9, atol=1e-18)
+        # A bias of the keys has no gradient but rounding.
+        np.testing.assert_allclose(mu[name], 0.1 * g, rtol=1e-9, atol=1e-16 * norm)
         np.testing.assert_allclose(nu[name], 0.01 * g**2, rtol=1e-9, atol=1e-18)
         decay = 0.25 if name.endswith(("kernel", "embedding")) else 0
         # The rate rises over 13 steps to 3e-3, reached by the 14th; corrected, the moments are g and g^2.

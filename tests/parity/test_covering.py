@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from attn.masks import Mask
 from attn.parity import Inputs, Row
 from attn.parity.directions import derivatives, directions, gradient_error, value
+from attn.parity.typical import DRAWS, typical
 from attn.rope import AnyRope
-from attn.tolerance import FLOOR, bound, by_row, floors, row_error
+from attn.tolerance import bound, by_row, row_error
 from attn.variants import VARIANTS
 from attn.variants.scored import PositionBias
 from tests.arguments import lengths_of
@@ -66,23 +67,10 @@ def gradients_of(twin: str, cfg, inputs: Inputs, dtype: str, kernel: str | None)
     return y, by_row(cfg, gradients)
 
 
-def floors_of(case: Case, seed: int, draws: int = 8) -> dict[str, float]:
-    """What the small rows of each gradient are measured against: the typical row, as float64 knows it.
-
-    Rounding is relative to the terms of a sum, which may cancel. How large they are is a matter of the case and not of
-    one draw of its numbers: of a part with few rows, like the one number of a single head's sinks, one draw says too
-    little, and where all queries of a draw are nearly certain of a key all its rows are what cancelling has left. So
-    more draws are looked at. And a query that sees a single key moves it by nothing. Where many do, the median row in
-    float32 is rounding; float64 tells which rows vanish, and they do not count.
-    """
-    cfg, found = config_of(case), []
-    for number in range(draws + 1):
-        found.append(gradients_of("torch", cfg, inputs_of(case, seed + 1000 * number), "float64", "plain")[1])
-    exact = {name: np.stack([gradients[name] for gradients in found]) for name in found[0]}
-    norms = {name: float(np.linalg.norm(gradient)) for name, gradient in exact.items()}
-    nothing = FLOOR * max(norms.values())
-    sizes = {name: np.linalg.norm(gradient, axis=-1, keepdims=True) for name, gradient in exact.items()}
-    return floors({name: np.where(sizes[name] > nothing, exact[name], 0) for name in exact}, norms)
+def floors_of(case: Case, seed: int) -> dict[str, float]:
+    """What the small rows of each gradient are measured against."""
+    draws = (inputs_of(case, seed + 1000 * number) for number in range(DRAWS))
+    return typical(config_of(case), GRADIENTS["torch"], draws)
 
 
 def named(case: Case) -> str:

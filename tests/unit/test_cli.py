@@ -431,7 +431,8 @@ def test_a_signal_stops_a_training_between_steps(text, tmp_path):
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     arguments = [sys.executable, "-c", program, *words]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment) as child:
-        while not (out / "train.json").exists():
+        # The folder is written before the first step, and after each hundredth.
+        while not (written := out / "train.json").exists() or json.loads(written.read_text())["step"] < 100:
             assert child.poll() is None
         child.send_signal(2)
         assert child.wait(300) == 130

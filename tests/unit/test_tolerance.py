@@ -60,6 +60,8 @@ def test_a_floor_is_the_least_that_an_error_is_measured_against():
     assert row_error(actual, expected, floor=2.0) == 0.25
     assert row_error(actual, expected, floor=10.0) == 0.1
     assert row_error(actual, expected, floor=0.0) == inf
+    assert row_error(actual, expected, floor=np.array([10.0, 2.0])) == 0.25
+    assert row_error(actual[None], expected[None], floor=np.array([[10.0, 5.0]])) == 0.1
 
 
 def test_where_only_zeros_are_expected_nothing_else_will_do():
