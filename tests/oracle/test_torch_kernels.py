@@ -93,8 +93,8 @@ class Call:
 
     def direction(self) -> torch.Tensor:
         """What multiplies y; whatever stands where a query is invalid is multiplied by 0."""
-        drawn = np.random.default_rng(1).standard_normal((B, self.T, H, E))
-        direction = torch.from_numpy(drawn).to(self.operands["q"].dtype)
+        v = self.operands["v"]
+        direction = torch.from_numpy(np.random.default_rng(1).standard_normal((B, self.T, H, v.shape[-1]))).to(v.dtype)
         return direction if self.valid is None else direction.masked_fill(~self.valid[:, :, None, None], 0)
 
     def least(self) -> dict[str, np.ndarray]:
