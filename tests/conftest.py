@@ -22,12 +22,11 @@ if find_spec("torch"):
 settings.register_profile("attn", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.load_profile("attn")
 
-
 MAPPINGS = 30_000
 """A Linux process may map 65530 pieces of memory, each program that JAX compiled takes some, and one more crashes."""
 
-
 TESTS = pytest.StashKey[int]()
+"""How many tests a process has run."""
 
 
 def pytest_runtest_teardown(item):

@@ -1,6 +1,6 @@
 """How large the rows of a case's gradients are, by which the errors of its small rows are measured."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -13,7 +13,7 @@ DRAWS = 9
 """So many draws of a case are looked at."""
 
 
-def typical(cfg: Config, twin: ModuleType, draws: Iterable[Inputs]) -> dict[str, float]:
+def typical(cfg: Config, twin: ModuleType, draw: Callable[[int], Inputs], seed: int) -> dict[str, float]:
     """What the small rows of each gradient are measured against: the typical row, as float64 knows it.
 
     Rounding is relative to the terms of a sum, which may cancel. How large they are is a matter of the case and not of
@@ -25,8 +25,10 @@ def typical(cfg: Config, twin: ModuleType, draws: Iterable[Inputs]) -> dict[str,
     Args:
         cfg: an attention variant or a model.
         twin: a twin's module `gradients`.
-        draws: several draws of one case.
+        draw: the inputs of the case, by seed.
+        seed: the first of the seeds.
     """
+    draws = (draw(seed + 1000 * number) for number in range(DRAWS))
     found = [by_row(cfg, twin.value_and_gradients(cfg, *inputs, "float64", "plain")[1]) for inputs in draws]
     exact = {name: np.stack([gradients[name] for gradients in found]) for name in found[0]}
     norms = {name: float(np.linalg.norm(gradient)) for name, gradient in exact.items()}

@@ -153,7 +153,7 @@ def test_every_kernel_is_the_plain_form(case):
 @pytest.mark.parametrize(("T", "rule"), list(product(SIZES, WIDER)))
 def test_every_kernel_is_the_plain_form_in_every_combination(T, rule, dtype):
     every = list(product(GIVEN, OPTIONS))
-    # At T=1000 each takes seconds: some for each rule and dtype, other ones each time.
+    # At T=1000 each takes seconds: each rule and dtype has a sample of its own.
     for given, options in every if T < 1000 else random.Random(f"{rule} {dtype}").sample(every, 6):
         assert_plain((T, rule, given, options), dtype)
 

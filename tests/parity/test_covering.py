@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from random import Random
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from attn.masks import Mask
 from attn.parity import Inputs, Row
 from attn.parity.directions import derivatives, directions, gradient_error, value
-from attn.parity.typical import DRAWS, typical
+from attn.parity.typical import typical
 from attn.rope import AnyRope
 from attn.tolerance import bound, by_row, row_error
 from attn.variants import VARIANTS
@@ -44,7 +45,8 @@ def compared(case: Case, seed: int = 0) -> list[Row]:
         y, gradients = gradients_of(twin, cfg, inputs, dtype, None if kernel == "default" else kernel)
         assert {str(array.dtype) for array in (y, *gradients.values())} == {dtype}
         found[twin] = y, gradients
-    limit, least = {of: bound(cfg, T, S, dtype, of, batch=B) for of in (False, True)}, floors_of(case, seed)
+    limit = {of: bound(cfg, T, S, dtype, of, batch=B) for of in (False, True)}
+    least = typical(cfg, attn_torch.gradients, partial(inputs_of, case), seed)
     exact, rows = value(cfg, inputs), []
     for twin, (y, _) in found.items():
         rows.append(Row("y", f"{twin} / reference", row_error(y, exact), limit[False]))
@@ -65,12 +67,6 @@ def gradients_of(twin: str, cfg, inputs: Inputs, dtype: str, kernel: str | None)
     """y, and the gradients by row."""
     y, gradients = GRADIENTS[twin].value_and_gradients(cfg, *inputs, dtype, kernel)
     return y, by_row(cfg, gradients)
-
-
-def floors_of(case: Case, seed: int) -> dict[str, float]:
-    """What the small rows of each gradient are measured against."""
-    draws = (inputs_of(case, seed + 1000 * number) for number in range(DRAWS))
-    return typical(config_of(case), GRADIENTS["torch"], draws)
 
 
 def named(case: Case) -> str:
