@@ -34,8 +34,7 @@ class Alibi(Frozen):
     """Attention with linear biases (Press et al. 2022): -slope_h * |q - k| is added to the scores.
 
     Slopes fall geometrically, slope_h = 2 ** (-8 (h + 1) / H) for a power of two; for another number of heads the
-    largest
-    power below it comes first, then every second slope of twice as many.
+    largest power below it comes first, then every second slope of twice as many.
     """
 
     kind: Literal["alibi"] = "alibi"

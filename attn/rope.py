@@ -4,7 +4,7 @@ Every kind answers two questions in float64: `frequencies(width, length)`, the a
 `factor_at(length)`, what cosines and sines are multiplied by. `length` matters to the kinds that depend on it.
 """
 
-from math import log, pi
+from math import ceil, floor, log, pi
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -20,8 +20,8 @@ class Rotation(Frozen):
 
     `width` counts the leading numbers of a head that are rotated, all of them when it is None. The layout says which
     numbers form pair i: `half` takes (i, i + width/2), as Hugging Face's Llama files do; `interleaved` takes
-    (2i, 2i + 1), as Meta's do. `float32` rounds frequencies and angles to float32, as transformers does: exact to its
-    digits, wrong by 2e-4 of a turn at position 8000.
+    (2i, 2i + 1), as Meta's do. `float32` rounds frequencies, step by step, and angles to float32, as transformers does:
+    its digits, wrong by 2e-4 of a turn at position 8000.
     """
 
     theta: Positive = 10000.0
@@ -41,9 +41,16 @@ class Rotation(Frozen):
     def check_width(self, width: int) -> None:
         """Refuse a rotary width that this rope cannot serve."""
 
+    def per_radian(self, width: int, theta: float | None = None) -> np.ndarray:
+        """How many positions it takes each pair to turn by one radian before any scaling, theta ** (2 i / width)."""
+        dtype = np.float32 if self.float32 else np.float64
+        exponents = np.arange(0, width, 2, dtype=dtype) / dtype(width)
+        # The power of float64 is the same on every machine.
+        return ((self.theta if theta is None else theta) ** exponents.astype(np.float64)).astype(dtype)
+
     def base(self, width: int) -> np.ndarray:
         """The frequencies before any scaling, [width / 2]."""
-        return self.theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+        return 1 / self.per_radian(width)
 
     def frequencies(self, width: int, length: int | None = None) -> np.ndarray:
         """The angle per position of each of the width / 2 pairs."""
@@ -99,8 +106,7 @@ class DynamicRope(Rotation):
     def frequencies(self, width: int, length: int | None = None) -> np.ndarray:
         length = max(length or 0, self.original_length)
         stretch = self.factor * length / self.original_length - (self.factor - 1)
-        theta = self.theta * stretch ** (width / (width - 2))
-        return theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+        return 1 / self.per_radian(width, self.theta * stretch ** (width / (width - 2)))
 
 
 class Llama3Rope(Rotation):
@@ -115,10 +121,10 @@ class Llama3Rope(Rotation):
     def frequencies(self, width: int, length: int | None = None) -> np.ndarray:
         del length
         base = self.base(width)
-        turns = self.original_length * base / (2 * pi)
+        turns = self.original_length / (2 * pi / base)
         blend = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         blend = np.clip(blend, 0, 1)
-        return base * blend + base / self.factor * (1 - blend)
+        return (1 - blend) * base / self.factor + blend * base
 
 
 class YarnRope(Rotation):
@@ -144,12 +150,12 @@ class YarnRope(Rotation):
         del length
         low, high = self._bound(self.beta_fast, width), self._bound(self.beta_slow, width)
         if self.truncate:
-            low, high = np.floor(low), np.ceil(high)
+            low, high = floor(low), ceil(high)
         low, high = max(low, 0), min(high, width - 1)
-        ramp = (np.arange(width // 2) - low) / (high - low if high > low else 0.001)
+        per_radian = self.per_radian(width)
+        ramp = (np.arange(width // 2, dtype=per_radian.dtype) - low) / (high - low if high > low else 0.001)
         keep = 1 - np.clip(ramp, 0, 1)
-        base = self.base(width)
-        return base * keep + base / self.factor * (1 - keep)
+        return 1 / (self.factor * per_radian) * (1 - keep) + 1 / per_radian * keep
 
     def _bound(self, turns: float, width: int) -> float:
         return width * log(self.original_length / (turns * 2 * pi)) / (2 * log(self.theta))
@@ -193,7 +199,8 @@ class LongRope(Rotation):
 
     def frequencies(self, width: int, length: int | None = None) -> np.ndarray:
         long = length is not None and length > self.original_length
-        return self.base(width) / np.asarray(self.long_factor if long else self.short_factor)
+        per_radian = self.per_radian(width)
+        return 1 / (np.asarray(self.long_factor if long else self.short_factor, per_radian.dtype) * per_radian)
 
     def factor_at(self, length: int | None = None) -> float:
         del length

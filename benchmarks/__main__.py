@@ -1,13 +1,19 @@
-"""`python -m benchmarks PART [--quick] [--out FOLDER]`: a process for each framework, one for both, one to report."""
+"""`python -m benchmarks PART`: a process for each framework, one for both, one to report.
+
+`--layer TABLE --rounds N` measures one table of layers again, when more rounds are to tell who is ahead.
+"""
 
 import argparse
 import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+from benchmarks.cases import cases
 from benchmarks.comparing import Budget
 from benchmarks.results import Record, merge, read
+from benchmarks.timing import LEAST
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -20,7 +26,12 @@ def main() -> None:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--quick", action="store_true", help="few and short cases")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
+    tables = sorted({case.group for case in cases(quick=False)})
+    parser.add_argument("--layer", choices=tables, metavar="TABLE", help=f"only this table of layers: {tables}")
+    parser.add_argument("--rounds", type=int, default=LEAST, help="the least rounds of each of its columns")
     given = parser.parse_args()
+    if given.layer and given.part not in ("torch", "jax"):
+        parser.error(f"--layer wants torch or jax, not {given.part}")
     path = given.out / "results.json"
     if given.part == "report":
         report(path)
@@ -28,6 +39,9 @@ def main() -> None:
     # Keras reads its backend when it is imported, and peers warn of what they are about to change.
     os.environ["KERAS_BACKEND"] = "torch" if given.part == "torch" else "jax"
     warnings.simplefilter("ignore")
+    if given.layer:
+        merge(path, one_table(given.part, given.layer, given.rounds, given.quick), whole=False)
+        return
     parts = generation(given.quick) if given.part == "generation" else framework(given.part, given.quick)
     for records in parts:
         # What has been measured stays, whatever comes after it.
@@ -36,25 +50,42 @@ def main() -> None:
 
 def framework(name: str, quick: bool) -> Iterator[list[Record]]:
     """All that one framework measures, part by part."""
-    if name == "torch":
-        from benchmarks import peers_torch as peers
-        from benchmarks import side_torch as side
-    else:
-        from benchmarks import peers_jax as peers
-        from benchmarks import side_jax as side
     from benchmarks import decode, layers, memory
     from benchmarks.options import options
     from benchmarks.overhead import overhead
 
-    short, long, longest = map(Budget, (0.2, 0.5, 0.5) if quick else (1.0, 6.0, 20.0))
+    side, peers = sides(name)
+    short, long = map(Budget, (0.2, 0.5) if quick else (1.0, 6.0))
     yield layers.kernels(side, peers, long, quick)
     yield decode.decode(name, long, quick)
     if name == "torch":
         yield overhead(side, peers, Budget(long.seconds, 10, 100))
     yield memory.in_torch(quick) if name == "torch" else memory.in_jax(quick)
     yield options(side, peers, short, quick)
-    # Where all call the same kernel they are level, and only many rounds can tell.
-    yield layers.layers(side, peers, longest, quick)
+    yield layers.layers(side, peers, column(quick), quick)
+
+
+def one_table(name: str, group: str, rounds: int, quick: bool) -> list[Record]:
+    """One table of the layers of one framework."""
+    from benchmarks import layers
+
+    return layers.layers(*sides(name), column(quick, rounds), quick, group)
+
+
+def column(quick: bool, least: int = LEAST) -> Budget:
+    """What a column of layers may take; where all call the same kernel, only many rounds can tell who is ahead."""
+    return Budget(0.5 if quick else 20.0, least)
+
+
+def sides(name: str) -> tuple[ModuleType, ModuleType]:
+    """How a framework's candidates are called, and who they are."""
+    if name == "torch":
+        from benchmarks import peers_torch as peers
+        from benchmarks import side_torch as side
+    else:
+        from benchmarks import peers_jax as peers
+        from benchmarks import side_jax as side
+    return side, peers
 
 
 def generation(quick: bool) -> Iterator[list[Record]]:

@@ -25,12 +25,12 @@ class Candidate(NamedTuple):
     Attributes:
         function: y of (parameters, x) in JAX, of x in PyTorch.
         parameters: what gradients are taken of beside x.
-        like: the candidate that gives the same values.
+        like: the name of the candidate that gives the same values, or one that is not timed.
     """
 
     function: Callable[..., Any]
     parameters: Any
-    like: str = OURS
+    like: "str | Candidate" = OURS
 
 
 class Side(Protocol):
@@ -87,7 +87,8 @@ class Comparison:
             if reason is None:
                 call = self.side.call(candidate, x, gradients)
                 values[name] = self.side.first(call())
-                reason = _differs(values[name], values.get(candidate.like), cfg, T, gradients)
+                expected = self._expected(candidate.like, values, x, gradients)
+                reason = _differs(values[name], expected, cfg, T, gradients)
             if reason is not None:
                 rows[name] = {"no": reason}
                 continue
@@ -97,6 +98,12 @@ class Comparison:
         values.clear()
         rows |= _compared(ready, warm, self.budget, base)
         return {name: rows[name] for name in candidates}
+
+    def _expected(self, like, values, x, gradients):
+        """What a candidate must equal, None where there is nothing to compare it with."""
+        if isinstance(like, str):
+            return values.get(like)
+        return self.side.first(self.side.call(like, x, gradients)())
 
     def _too_slow(self, name: str, T: int) -> str | None:
         if name not in self.slow:

@@ -10,9 +10,10 @@ from benchmarks.comparing import Budget, Comparison
 from benchmarks.results import Record, record
 
 
-def layers(side: ModuleType, peers: ModuleType, budget: Budget, quick: bool) -> list[Record]:
-    """One column for each layer and length."""
-    return _measured("layers", side, peers.layers, lambda case: inputs(case.T), cases(quick), budget)
+def layers(side: ModuleType, peers: ModuleType, budget: Budget, quick: bool, group: str | None = None) -> list[Record]:
+    """One column for each layer and length, or those of one table."""
+    table = [case for case in cases(quick) if group in (None, case.group)]
+    return _measured("layers", side, peers.layers, lambda case: inputs(case.T), table, budget)
 
 
 def kernels(side: ModuleType, peers: ModuleType, budget: Budget, quick: bool) -> list[Record]:

@@ -141,7 +141,13 @@ def x_transformers(case: Case, weights: Weights) -> Candidate | str:
 
 
 def llama(case: Case, weights: Weights, kind: str = "eager") -> Candidate | str:
-    """LlamaAttention of transformers; its angles come from outside, as in its model, and a window comes as a mask."""
+    """LlamaAttention of transformers; its angles come from outside, as in its model, and a window comes as a mask.
+
+    They are rounded to float32, so that at long distances its values are those of `float32=True`.
+    """
+    if kind == "eager" and case.T > 2048:
+        # All others are slower by some percent after it, and differ from themselves by as much.
+        return "it writes gigabytes of scores out"
     from transformers.models.llama.modeling_llama import LlamaAttention, LlamaConfig, LlamaRotaryEmbedding
 
     sizes = {"hidden_size": DIM, "num_attention_heads": HEADS, "num_key_value_heads": case.kv_heads}
@@ -153,7 +159,8 @@ def llama(case: Case, weights: Weights, kind: str = "eager") -> Candidate | str:
     )
     angles = LlamaRotaryEmbedding(cfg)(torch.zeros(1), torch.arange(case.T)[None])
     mask = _llama_mask(case, kind)
-    return of_module(module, lambda x: module(x, angles, mask)[0], like=ROTARY)
+    like = ours(case, weights, rope=attn.Rope(float32=True))
+    return of_module(module, lambda x: module(x, angles, mask)[0], like=like)
 
 
 def _llama_mask(case: Case, kind: str) -> Tensor | None:

@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,21 @@ def record(part: str, framework: str, group: str, column: str, rows: dict[str, A
     return {"part": part, "framework": framework, "group": group, "column": column, "rows": rows, **more}
 
 
-def merge(path: Path, records: Iterable[Record]) -> None:
-    """Write records in the place of those that an earlier run left of the same parts."""
+def merge(path: Path, records: Iterable[Record], whole: bool = True) -> None:
+    """Write records in the place of those that an earlier run left.
+
+    Args:
+        path: the file.
+        records: what was measured.
+        whole: they are all of their parts, and nothing else of these parts stays; otherwise only the same columns go.
+    """
     fresh = list(records)
     known = read(path)["records"] if path.exists() else []
-    measured = {(each["part"], each["framework"]) for each in fresh}
-    kept = [each for each in known if (each["part"], each["framework"]) not in measured]
-    write(path, {"machine": machine(), "records": kept + fresh})
+    measured = {_part(each) for each in fresh if whole}
+    kept = [each for each in known if _part(each) not in measured]
+    # A column that is known keeps its place.
+    merged = {_column(each): each for each in (*kept, *fresh)}
+    write(path, {"machine": machine(), "records": list(merged.values())})
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -47,6 +56,10 @@ def write(path: Path, results: dict[str, Any]) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)
+
+
+_part = itemgetter("part", "framework")
+_column = itemgetter("part", "framework", "group", "column")
 
 
 def machine() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The results as Markdown: one table for each group, one column for each record."""
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from benchmarks.goals import GOALS, Goal
@@ -49,7 +50,7 @@ def groups(records: Iterable[Record]) -> list[list[Record]]:
     found: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         found.setdefault((record["framework"], record["group"]), []).append(record)
-    return list(found.values())
+    return [found[key] for key in sorted(found, key=itemgetter(0))]
 
 
 def table(corner: str, header: list[str], rows: list[list[str]]) -> list[str]:

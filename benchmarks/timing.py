@@ -15,7 +15,7 @@ Clock = Callable[[], float]
 def interleaved(
     functions: Mapping[str, Callable[[], Any]], rounds: int, clock: Clock = perf_counter
 ) -> dict[str, list[float]]:
-    """The seconds of each call. In every round each candidate has one turn, and another one goes first.
+    """The seconds of each call. In every round each candidate has one turn, in another order.
 
     A turn is two calls, of which the second counts: the first pays for what the candidate before it has left behind, a
     cache full of other arrays and a gigabyte of scores that is still being given back.
@@ -23,11 +23,21 @@ def interleaved(
     names = list(functions)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        for name in (names[i] for i in order(number, len(names))):
             functions[name]()
             seconds[name].append(once(functions[name], clock)[0])
     return seconds
+
+
+def order(number: int, count: int) -> list[int]:
+    """Who follows whom in a round (Williams 1949), so that nobody always follows the one that leaves most behind.
+
+    Over `count` rounds, or twice as many where `count` is odd, each candidate has each place and each predecessor
+    equally often.
+    """
+    zigzag = [(step + 1) // 2 if step % 2 else -(step // 2) for step in range(count)]
+    places = [(number + step) % count for step in zigzag]
+    return places[::-1] if count % 2 and number // count % 2 else places
 
 
 def once(function: Callable[[], Any], clock: Clock = perf_counter) -> tuple[float, Any]:

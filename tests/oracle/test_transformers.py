@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 from transformers.models.cohere import modeling_cohere as cohere
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek_v3
@@ -17,8 +18,9 @@ from transformers.models.qwen3 import modeling_qwen3 as qwen3
 from transformers.models.t5 import modeling_t5 as t5
 
 import attn
-import attn_jax
-import attn_torch
+import attn_jax.rotary
+import attn_torch.rotary
+from attn.rope import AnyRope
 
 B, T, M, H, K, D = 2, 53, 42, 6, 3, 10
 SIZES = {"hidden_size": M, "num_attention_heads": H, "num_key_value_heads": K, "head_dim": D}
@@ -141,6 +143,32 @@ def test_every_rope_turns_as_llamas(kind):
     expected, _ = layer(x, angles, causal_mask())
     cfg = attn.GroupedQueryAttentionConfig(**SHAPE, rope=ours | {"theta": 500.0})
     assert_equal(cfg, renamed(layer, PROJECTIONS), x, expected)
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_a_rope_in_float32_has_the_digits_of_llamas(kind):
+    """Far away, where one rounding of a frequency is seen in the fourth digit of its cosine."""
+    theirs, ours = ROPES[kind]
+    length, width = 8192, 60
+    more = {key: 6 * ours[key] for key in ("short_factor", "long_factor") if key in ours}
+    config = llama.LlamaConfig(
+        hidden_size=width,
+        num_attention_heads=1,
+        rope_parameters=theirs | more | {"rope_theta": 10000.0},
+        max_position_embeddings=16 if kind == "dynamic" else 256,
+    )
+    positions = torch.arange(length)[None]
+    expected = torch.stack(llama.LlamaRotaryEmbedding(config)(torch.zeros(1), positions))[:, 0, :, : width // 2]
+    rope = TypeAdapter(AnyRope).validate_python(ours | more | {"float32": True})
+    cos, sin = attn_torch.rotary.turns(attn_torch.rotary.Tables(rope, width), positions, length, torch.float32)
+    # The first half of what multiplies a head has -sin.
+    found = {"torch": torch.stack([cos, -sin])[:, 0, :, 0, : width // 2].numpy()}
+    angles = attn_jax.rotary.angles(rope, width, positions.numpy(), length, np.float32)
+    found["jax"] = np.stack(angles)[:, 0]
+    for values in found.values():
+        # A processor's power may round one of them another way.
+        equal = np.abs(values - expected.numpy()).max((0, 1)) < 3e-7
+        assert equal.mean() > 0.9
 
 
 def test_qwen3_norms_each_head_before_it_turns():

@@ -1,17 +1,21 @@
 """How the benchmarks time, compare, and write down; what they measure is not run here."""
 
 import json
+from collections import Counter
+from itertools import pairwise, permutations, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import results
-from benchmarks.cases import Case, cases, masked
+from benchmarks.cases import Case, cases, config, masked
+from benchmarks.comparing import Budget, Candidate, Comparison
 from benchmarks.decode import LATENT, flops
 from benchmarks.goals import GOALS, Goal
 from benchmarks.plots import lines
 from benchmarks.tables import duration, render
-from benchmarks.timing import compared, interleaved, rounds_for
+from benchmarks.timing import compared, interleaved, order, rounds_for
 
 
 class Clock:
@@ -35,11 +39,21 @@ class Clock:
         return call
 
 
-def test_candidates_take_turns_and_another_goes_first_in_each_round():
+def test_candidates_take_turns_in_another_order_in_each_round():
     clock = Clock()
-    functions = {name: clock.works(name, *[1.0] * 8) for name in "abc"}
-    interleaved(functions, 4, clock)
-    assert "".join(clock.calls) == "aabbccbbccaaccaabbaabbcc"
+    functions = {name: clock.works(name, *[1.0] * 12) for name in "abc"}
+    interleaved(functions, 6, clock)
+    assert "".join(clock.calls) == "aabbccbbccaaccaabbccbbaaaaccbbbbaacc"
+
+
+@pytest.mark.parametrize("count", range(1, 11))
+def test_each_candidate_has_each_place_and_each_predecessor_equally_often(count):
+    times = 1 + count % 2
+    rounds = [order(number, count) for number in range(times * count)]
+    places = Counter((name, place) for names in rounds for place, name in enumerate(names))
+    followers = Counter(pair for names in rounds for pair in pairwise(names))
+    assert places == dict.fromkeys(product(range(count), repeat=2), times)
+    assert followers == dict.fromkeys(permutations(range(count), 2), times)
 
 
 def test_the_second_call_of_a_turn_is_timed_alone():
@@ -252,6 +266,40 @@ def test_new_results_take_the_place_of_old_ones_of_the_same_part(tmp_path):
     assert found["records"][1]["rows"] == {"a": {"ratio": 2.0}}
     assert found["machine"] == results.machine()
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_column_measured_again_keeps_its_place(tmp_path):
+    path = tmp_path / "results.json"
+    results.merge(path, [column({"a": {"ratio": 1.0}}, name) for name in ("T=1", "T=2")])
+    again = [column({"a": {"ratio": ratio}}, name) for name, ratio in (("T=1", 3.0), ("T=4", 5.0))]
+    results.merge(path, again, whole=False)
+    found = [(record["column"], record["rows"]["a"]["ratio"]) for record in results.read(path)["records"]]
+    assert found == [("T=1", 3.0), ("T=2", 1.0), ("T=4", 5.0)]
+
+
+class Halves:
+    """A side whose candidates halve, and one that does not."""
+
+    name = "torch"
+
+    @staticmethod
+    def call(candidate, x, gradients):
+        return lambda: candidate.function(x)
+
+    @staticmethod
+    def first(result):
+        return [result]
+
+
+def test_a_candidate_is_checked_against_one_that_is_not_timed():
+    half, third = Candidate(lambda x: x / 2, []), Candidate(lambda x: x / 3, [])
+    candidates = {"attn": half, "other": third._replace(like=third), "wrong": third}
+    case = Case("causal", "causal", 8, 4, False)
+    x = np.ones((1, 4, 512), np.float32)
+    rows = Comparison(Halves, Budget(0.0)).rows(candidates, x, False, config(case), case.T)
+    assert list(rows) == ["attn", "other", "wrong"]
+    assert rows["other"]["rounds"] == 3
+    assert rows["wrong"]["no"].startswith("its values differ by 3.3e-01")
 
 
 def test_plots_leave_out_what_was_not_measured():
