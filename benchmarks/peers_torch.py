@@ -146,7 +146,7 @@ def llama(case: Case, weights: Weights, kind: str = "eager") -> Candidate | str:
     They are rounded to float32, so that at long distances its values are those of `float32=True`.
     """
     if kind == "eager" and case.T > 2048:
-        # All others are slower by some percent after it, and differ from themselves by as much.
+        # Giving them back moves the ratios of all others by five percent.
         return "it writes gigabytes of scores out"
     from transformers.models.llama.modeling_llama import LlamaAttention, LlamaConfig, LlamaRotaryEmbedding
 
