@@ -1,7 +1,8 @@
 """Rotary positions: how fast each pair of a head turns, for every public way of reaching longer contexts.
 
-Every kind answers two questions in float64: `frequencies(width, length)`, the angle per position of each pair, and
-`factor_at(length)`, what cosines and sines are multiplied by. `length` matters to the kinds that depend on it.
+Every kind answers two questions, in float64 unless `float32` asks for less: `frequencies(width, length)`, the angle per
+position of each pair, and `factor_at(length)`, what cosines and sines are multiplied by. `length` matters to the kinds
+that depend on it.
 """
 
 from math import ceil, floor, log, pi
@@ -45,7 +46,7 @@ class Rotation(Frozen):
         """How many positions it takes each pair to turn by one radian before any scaling, theta ** (2 i / width)."""
         dtype = np.float32 if self.float32 else np.float64
         exponents = np.arange(0, width, 2, dtype=dtype) / dtype(width)
-        # The power of float64 is the same on every machine.
+        # A power in float32 would be another one on another processor.
         return ((self.theta if theta is None else theta) ** exponents.astype(np.float64)).astype(dtype)
 
     def base(self, width: int) -> np.ndarray:

@@ -26,12 +26,14 @@ def main() -> None:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--quick", action="store_true", help="few and short cases")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
-    tables = sorted({case.group for case in cases(quick=False)})
-    parser.add_argument("--layer", choices=tables, metavar="TABLE", help=f"only this table of layers: {tables}")
-    parser.add_argument("--rounds", type=int, default=LEAST, help="the least rounds of each of its columns")
+    parser.add_argument("--layer", metavar="TABLE", help="only this table of layers, such as 'full, forward'")
+    parser.add_argument("--rounds", type=int, default=LEAST, help="the least rounds of each column of layers")
     given = parser.parse_args()
+    tables = sorted({case.group for case in cases(given.quick)})
     if given.layer and given.part not in ("torch", "jax"):
-        parser.error(f"--layer wants torch or jax, not {given.part}")
+        parser.error(f"--layer is of torch or jax, not of {given.part}")
+    if given.layer and given.layer not in tables:
+        parser.error(f"--layer must be one of {tables}; got {given.layer!r}")
     path = given.out / "results.json"
     if given.part == "report":
         report(path)
@@ -42,13 +44,14 @@ def main() -> None:
     if given.layer:
         merge(path, one_table(given.part, given.layer, given.rounds, given.quick), whole=False)
         return
-    parts = generation(given.quick) if given.part == "generation" else framework(given.part, given.quick)
+    both = given.part == "generation"
+    parts = generation(given.quick) if both else framework(given.part, given.rounds, given.quick)
     for records in parts:
         # What has been measured stays, whatever comes after it.
         merge(path, records)
 
 
-def framework(name: str, quick: bool) -> Iterator[list[Record]]:
+def framework(name: str, rounds: int, quick: bool) -> Iterator[list[Record]]:
     """All that one framework measures, part by part."""
     from benchmarks import decode, layers, memory
     from benchmarks.options import options
@@ -62,17 +65,17 @@ def framework(name: str, quick: bool) -> Iterator[list[Record]]:
         yield overhead(side, peers, Budget(long.seconds, 10, 100))
     yield memory.in_torch(quick) if name == "torch" else memory.in_jax(quick)
     yield options(side, peers, short, quick)
-    yield layers.layers(side, peers, column(quick), quick)
+    yield layers.layers(side, peers, column(rounds, quick), quick)
 
 
 def one_table(name: str, group: str, rounds: int, quick: bool) -> list[Record]:
     """One table of the layers of one framework."""
     from benchmarks import layers
 
-    return layers.layers(*sides(name), column(quick, rounds), quick, group)
+    return layers.layers(*sides(name), column(rounds, quick), quick, group)
 
 
-def column(quick: bool, least: int = LEAST) -> Budget:
+def column(least: int, quick: bool) -> Budget:
     """What a column of layers may take; where all call the same kernel, only many rounds can tell who is ahead."""
     return Budget(0.5 if quick else 20.0, least)
 

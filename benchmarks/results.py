@@ -13,6 +13,9 @@ Record = dict[str, Any]
 
 LIBRARIES = ("attn", "torch", "jax", "jaxlib", "flax", "equinox", "keras", "transformers", "x-transformers", "numpy")
 
+_part = itemgetter("part", "framework")
+_column = itemgetter("part", "framework", "group", "column")
+
 
 def record(part: str, framework: str, group: str, column: str, rows: dict[str, Any], **more: Any) -> Record:
     """One column of a table.
@@ -56,10 +59,6 @@ def write(path: Path, results: dict[str, Any]) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)
-
-
-_part = itemgetter("part", "framework")
-_column = itemgetter("part", "framework", "group", "column")
 
 
 def machine() -> dict[str, Any]:

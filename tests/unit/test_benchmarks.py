@@ -277,8 +277,8 @@ def test_a_column_measured_again_keeps_its_place(tmp_path):
     assert found == [("T=1", 3.0), ("T=2", 1.0), ("T=4", 5.0)]
 
 
-class Halves:
-    """A side whose candidates halve, and one that does not."""
+class Arrays:
+    """A framework whose candidates are functions of an array."""
 
     name = "torch"
 
@@ -296,7 +296,7 @@ def test_a_candidate_is_checked_against_one_that_is_not_timed():
     candidates = {"attn": half, "other": third._replace(like=third), "wrong": third}
     case = Case("causal", "causal", 8, 4, False)
     x = np.ones((1, 4, 512), np.float32)
-    rows = Comparison(Halves, Budget(0.0)).rows(candidates, x, False, config(case), case.T)
+    rows = Comparison(Arrays, Budget(0.0)).rows(candidates, x, False, config(case), case.T)
     assert list(rows) == ["attn", "other", "wrong"]
     assert rows["other"]["rounds"] == 3
     assert rows["wrong"]["no"].startswith("its values differ by 3.3e-01")
