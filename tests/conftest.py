@@ -1,6 +1,7 @@
 """What all tests share: the order of imports, one thread each, and examples that never change."""
 
 import os
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,3 +50,11 @@ def pytest_terminal_summary(terminalreporter):
         for name, line in report.user_properties:
             if name == "summary" and report.when == "call":
                 terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C interrupts a test and its processes, which ignore it where a shell started all in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

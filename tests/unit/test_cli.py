@@ -424,6 +424,7 @@ def test_an_error_of_ours_has_its_traceback_when_asked_for():
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_signal_stops_a_training_between_steps(text, tmp_path):
     out = tmp_path / "out"
     words = ["train", "--out", str(out), "--data", str(text), "--backend", "torch", "--steps", "100000", *TINY]

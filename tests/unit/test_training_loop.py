@@ -152,6 +152,7 @@ def test_an_interrupt_after_the_last_step_is_not_swallowed():
     assert twin.saved[-1] == 11
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_step_waits_for_its_end():
     class Pressed(Twin):
         def step(self, state, batch):
@@ -167,6 +168,7 @@ def test_ctrl_c_in_a_step_waits_for_its_end():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_does_not_wait():
     done = []
 
