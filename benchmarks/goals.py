@@ -19,7 +19,8 @@ class Goal(NamedTuple):
         framework: the framework of the table.
         group: the name of the table.
         columns: the names of its columns; none for all.
-        slow: what the names of the slower candidates begin with; the fastest of them counts.
+        slow: what the names of the slower candidates begin with; the fastest of them counts. `attn` is ours alone, not
+            what is ours too, such as `attn, rotary`.
         fast: the name of the faster candidate.
         least: the ratio must be at least this.
         most: or at most this.
@@ -80,7 +81,8 @@ class Goal(NamedTuple):
         return min(values) if self.most is None else max(values)
 
     def _in(self, rows: dict[str, Any], slow: str, fast: str) -> float | None:
-        found = [row[slow] for name, row in rows.items() if name.startswith(self.slow) and slow in row]
+        those = [name for name in rows if name.startswith(self.slow)] if self.slow != (OURS,) else [OURS]
+        found = [rows[name][slow] for name in those if slow in rows.get(name, {})]
         if not found:
             return None
         if self.fast is None:

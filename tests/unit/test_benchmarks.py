@@ -232,6 +232,12 @@ def test_a_goal_takes_the_worst_column_and_the_fastest_peer(goal, value, met):
     assert value is None or goal.met(value) is met
 
 
+def test_ours_is_not_flattered_by_what_is_ours_too():
+    rows = {"attn": {"ratio": 1.0}, "attn, rotary": {"ratio": 0.5}, "floor": {"ratio": 0.8}}
+    goal = Goal("", "layers", "jax", "g", (), ("attn",), "floor", most=1.05)
+    assert goal.value([column(rows)]) == 1.25
+
+
 @pytest.mark.parametrize(
     ("even", "peer", "floor", "ahead", "held"),
     [
