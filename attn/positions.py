@@ -6,9 +6,10 @@ to float64, therefore serve every position below 2**20, and both twins read the 
 
 from functools import lru_cache
 from math import log
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import model_validator
 
 from attn.config import Frozen, Size
 from attn.rope import Rotation
@@ -59,10 +60,25 @@ class Buckets(Frozen):
     max_distance: Size = 128
     bidirectional: bool = False
 
+    @property
+    def _a_side(self) -> int:
+        """The buckets of the keys on one side of the query."""
+        return self.buckets // 2 if self.bidirectional else self.buckets
+
+    @model_validator(mode="after")
+    def _both_halves_hold_something(self) -> Self:
+        exact, least = self._a_side // 2, 4 if self.bidirectional else 2
+        if exact == 0:
+            raise ValueError(f"buckets must be at least {least}; got {self.buckets}.")
+        if self.max_distance <= exact:
+            text = f"max_distance must be greater than {exact}, the distances with a bucket of their own"
+            raise ValueError(f"{text}; got {self.max_distance}.")
+        return self
+
     def table(self) -> np.ndarray:
         """The bucket of each distance k - q from -max_distance to max_distance, [2 * max_distance + 1]."""
         distances = np.arange(-self.max_distance, self.max_distance + 1)
-        count = self.buckets // 2 if self.bidirectional else self.buckets
+        count = self._a_side
         offset = np.where(distances > 0, count, 0) if self.bidirectional else 0
         behind = np.abs(distances) if self.bidirectional else np.maximum(-distances, 0)
         exact = count // 2

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from attn.config import Frozen, Size, Tuple
 
 Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Rotation(Frozen):
@@ -127,6 +128,11 @@ class Llama3Rope(Rotation):
         blend = np.clip(blend, 0, 1)
         return (1 - blend) * base / self.factor + blend * base
 
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        _ordered(self, "low_freq_factor", "high_freq_factor")
+        return self
+
 
 class YarnRope(Rotation):
     """YaRN (Peng et al. 2023): slow pairs are stretched, fast ones stay, and cosines and sines grow.
@@ -142,8 +148,8 @@ class YarnRope(Rotation):
     original_length: Size
     beta_fast: Positive = 32.0
     beta_slow: Positive = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
+    mscale: NotNegative | None = None
+    mscale_all_dim: NotNegative | None = None
     attention_factor: Positive | None = None
     truncate: bool = True
 
@@ -169,6 +175,13 @@ class YarnRope(Rotation):
             return yarn_magnitude(self.factor, self.mscale) / yarn_magnitude(self.factor, self.mscale_all_dim)
         return yarn_magnitude(self.factor, 1.0)
 
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        _ordered(self, "beta_slow", "beta_fast")
+        if self.theta <= 1:
+            raise ValueError(f"theta of a yarn rope must be greater than 1; got {self.theta}.")
+        return self
+
 
 def yarn_magnitude(factor: float, mscale: float) -> float:
     """m(s) = 0.1 s ln(factor) + 1, and 1 where nothing is stretched."""
@@ -184,7 +197,7 @@ class LongRope(Rotation):
 
     kind: Literal["longrope"] = "longrope"
     factor: Positive
-    original_length: Size
+    original_length: Annotated[Size, Field(gt=1)]
     short_factor: Annotated[tuple[Positive, ...], Tuple]
     long_factor: Annotated[tuple[Positive, ...], Tuple]
     attention_factor: Positive | None = None
@@ -215,6 +228,12 @@ class LongRope(Rotation):
             received = f"{len(self.short_factor)} and {len(self.long_factor)}"
             raise ValueError(f"short_factor and long_factor must be equally long; got {received}.")
         return self
+
+
+def _ordered(rope: Rotation, low: str, high: str) -> None:
+    """Refuse bounds that do not ascend: "low_freq_factor must be less than high_freq_factor; got 4.0 and 1.0." """
+    if getattr(rope, low) >= getattr(rope, high):
+        raise ValueError(f"{low} must be less than {high}; got {getattr(rope, low)} and {getattr(rope, high)}.")
 
 
 AnyRope = Annotated[

@@ -105,6 +105,34 @@ def test_sizes_that_do_not_fit_are_refused(changes, text):
     assert reasons(**changes) == [text]
 
 
+LLAMA3 = {"kind": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_length": 64}
+YARN = {"kind": "yarn", "factor": 8.0, "original_length": 64}
+LONG = {"kind": "longrope", "factor": 8.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"rope": LLAMA3 | {"low_freq_factor": 4.0}},
+            "low_freq_factor must be less than high_freq_factor; got 4.0 and 4.0.",
+        ),
+        ({"rope": YARN | {"beta_slow": 33.0}}, "beta_slow must be less than beta_fast; got 33.0 and 32.0."),
+        ({"rope": YARN | {"theta": 1.0}}, "theta of a yarn rope must be greater than 1; got 1.0."),
+        ({"rope": YARN | {"mscale_all_dim": -1.0}}, "Input should be greater than or equal to 0"),
+        ({"rope": LONG | {"original_length": 1}}, "Input should be greater than 1"),
+        ({"position_bias": {"kind": "t5", "buckets": 1}}, "buckets must be at least 2; got 1."),
+        ({"position_bias": {"kind": "t5", "buckets": 3, "bidirectional": True}}, "buckets must be at least 4; got 3."),
+        (
+            {"position_bias": {"kind": "t5", "buckets": 32, "max_distance": 16}},
+            "max_distance must be greater than 16, the distances with a bucket of their own; got 16.",
+        ),
+    ],
+)
+def test_positions_without_a_meaning_are_refused(changes, text):
+    assert reasons(**changes) == [text]
+
+
 def test_each_variant_checks_its_own_sizes():
     assert problems(attn.MultiHeadAttentionConfig, input_dim=13, heads=5)[0][1] == (
         "heads must divide dim_k; got heads=5 and dim_k=13."
