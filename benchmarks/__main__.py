@@ -1,6 +1,7 @@
 """`python -m benchmarks PART`: a process for each framework, one for both, one to report.
 
-`--layer TABLE --rounds N` measures one table of layers again, when more rounds are to tell who is ahead.
+`--layer TABLE --length T --rounds N` measures one table of layers again, or one column of it, when more rounds are to
+tell who is ahead.
 """
 
 import argparse
@@ -27,13 +28,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few and short cases")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     parser.add_argument("--layer", metavar="TABLE", help="only this table of layers, such as 'full, forward'")
+    parser.add_argument("--length", type=int, metavar="T", help="only this column of that table")
     parser.add_argument("--rounds", type=int, default=LEAST, help="the least rounds of each column of layers")
     given = parser.parse_args()
     tables = sorted({case.group for case in cases(given.quick)})
+    lengths = [case.T for case in cases(given.quick) if case.group == given.layer]
     if given.layer and given.part not in ("torch", "jax"):
         parser.error(f"--layer is of torch or jax, not of {given.part}")
     if given.layer and given.layer not in tables:
         parser.error(f"--layer must be one of {tables}; got {given.layer!r}")
+    if given.length and not given.layer:
+        parser.error("--length is of one table, named by --layer; got none")
+    if given.length and given.length not in lengths:
+        parser.error(f"--length must be one of {lengths}; got {given.length}")
     path = given.out / "results.json"
     if given.part == "report":
         report(path)
@@ -42,7 +49,7 @@ def main() -> None:
     os.environ["KERAS_BACKEND"] = "torch" if given.part == "torch" else "jax"
     warnings.simplefilter("ignore")
     if given.layer:
-        merge(path, one_table(given.part, given.layer, given.rounds, given.quick), whole=False)
+        merge(path, one_table(given.part, given.layer, given.length, given.rounds, given.quick), whole=False)
         return
     both = given.part == "generation"
     parts = generation(given.quick) if both else framework(given.part, given.rounds, given.quick)
@@ -68,11 +75,11 @@ def framework(name: str, rounds: int, quick: bool) -> Iterator[list[Record]]:
     yield layers.layers(side, peers, column(rounds, quick), quick)
 
 
-def one_table(name: str, group: str, rounds: int, quick: bool) -> list[Record]:
-    """One table of the layers of one framework."""
+def one_table(name: str, group: str, length: int | None, rounds: int, quick: bool) -> list[Record]:
+    """One table of the layers of one framework, or its column of one length."""
     from benchmarks import layers
 
-    return layers.layers(*sides(name), column(rounds, quick), quick, group)
+    return layers.layers(*sides(name), column(rounds, quick), quick, group, length)
 
 
 def column(least: int, quick: bool) -> Budget:

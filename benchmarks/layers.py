@@ -10,9 +10,16 @@ from benchmarks.comparing import Budget, Comparison
 from benchmarks.results import Record, record
 
 
-def layers(side: ModuleType, peers: ModuleType, budget: Budget, quick: bool, group: str | None = None) -> list[Record]:
-    """One column for each layer and length, or those of one table."""
-    table = [case for case in cases(quick) if group in (None, case.group)]
+def layers(
+    side: ModuleType,
+    peers: ModuleType,
+    budget: Budget,
+    quick: bool,
+    group: str | None = None,
+    length: int | None = None,
+) -> list[Record]:
+    """One column for each layer and length, or those of one table, or of one length."""
+    table = [case for case in cases(quick) if group in (None, case.group) and length in (None, case.T)]
     return _measured("layers", side, peers.layers, lambda case: inputs(case.T), table, budget)
 
 

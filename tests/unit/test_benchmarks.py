@@ -4,11 +4,13 @@ import json
 from collections import Counter
 from itertools import pairwise, permutations, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks import results
+from benchmarks import layers, results
+from benchmarks.__main__ import main
 from benchmarks.cases import Case, cases, config, masked
 from benchmarks.comparing import Budget, Candidate, Comparison
 from benchmarks.decode import LATENT, flops
@@ -289,6 +291,10 @@ class Arrays:
     name = "torch"
 
     @staticmethod
+    def given(x):
+        return x
+
+    @staticmethod
     def call(candidate, x, gradients):
         return lambda: candidate.function(x)
 
@@ -306,6 +312,28 @@ def test_a_candidate_is_checked_against_one_that_is_not_timed():
     assert list(rows) == ["attn", "other", "wrong"]
     assert rows["other"]["rounds"] == 3
     assert rows["wrong"]["no"].startswith("its values differ by 3.3e-01")
+
+
+@pytest.mark.parametrize(("length", "columns"), [(None, ["T=256", "T=1024"]), (1024, ["T=1024"])])
+def test_a_table_or_one_of_its_columns_is_measured_alone(length, columns):
+    peers = SimpleNamespace(layers=lambda case: {"attn": Candidate(lambda x: x, [])})
+    found = layers.layers(Arrays, peers, Budget(0.0), True, "causal, forward", length)
+    assert [(each["group"], each["column"]) for each in found] == [("causal, forward", name) for name in columns]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--layer", "causal", "--quick"], "--layer must be one of ['causal, forward', "),
+        (["--layer", "causal, forward", "--length", "512"], "one of [256, 1024, 2048, 4096, 8192]; got 512"),
+        (["--length", "512"], "--length is of one table, named by --layer; got none"),
+    ],
+)
+def test_a_table_or_a_column_that_is_not_there_is_refused(words, text, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["benchmarks", "torch", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert text in capsys.readouterr().err
 
 
 def test_plots_leave_out_what_was_not_measured():
