@@ -127,9 +127,10 @@ LONG = {"kind": "longrope", "factor": 8.0, "short_factor": [1.0] * 4, "long_fact
             {"position_bias": {"kind": "t5", "buckets": 32, "max_distance": 16}},
             "max_distance must be greater than 16, the distances with a bucket of their own; got 16.",
         ),
+        ({"qk_norm": {"learned": False, "offset": True}}, "offset needs a learned scale; got learned=False."),
     ],
 )
-def test_positions_without_a_meaning_are_refused(changes, text):
+def test_options_without_a_meaning_are_refused(changes, text):
     assert reasons(**changes) == [text]
 
 

@@ -1,8 +1,8 @@
 """A norm on queries and keys: it keeps the scores from growing with the weights."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from attn.config import Frozen
 from attn.layout import Scale
@@ -19,7 +19,7 @@ class QKNorm(Frozen):
         eps: added to the mean square, or to the sum of squares for `l2`.
         learned: whether there is a scale; Llama 4 has none.
         offset: the scale is 1 + w, with w learned (Gemma 3).
-        shift: a layer norm adds a bias too.
+        shift: a learned bias is added too, as layer norms have it.
     """
 
     kind: Literal["rms", "layer", "l2"] = "rms"
@@ -29,6 +29,12 @@ class QKNorm(Frozen):
     learned: bool = True
     offset: bool = False
     shift: bool = False
+
+    @model_validator(mode="after")
+    def _an_offset_is_of_a_scale(self) -> Self:
+        if self.offset and not self.learned:
+            raise ValueError("offset needs a learned scale; got learned=False.")
+        return self
 
     def part(self, heads: str) -> Scale:
         """The parameters for queries (`heads` is "H") or keys ("K")."""
