@@ -101,8 +101,8 @@ def lengths(tokens: Tokens) -> Int[Array, "B|1 T|1"]:
     # Beside a context segments are the numbers that both sides share; a number that comes back begins another run.
     change, _ = _changes(tokens.valid, tokens.segments, None)
     runs = jnp.cumsum(change, axis=1)
-    same = runs[:, :, None] == runs[:, None, :]
-    return jnp.where(same, positions[:, None, :], 0).max(axis=2) + 1
+    row = jnp.arange(len(runs))[:, None]
+    return jnp.zeros(runs.shape, positions.dtype).at[row, runs].max(positions)[row, runs] + 1
 
 
 def last(logits: Float[Array, "B T V"], valid: Bool[Array, "B T"] | None) -> Float[Array, "B V"]:

@@ -101,8 +101,8 @@ def lengths(tokens: Tokens) -> Int[Tensor, "B|1 T|1"]:
     # Beside a context segments are the numbers that both sides share; a number that comes back begins another run.
     change, _ = _changes(tokens.valid, tokens.segments, None)
     runs = change.cumsum(1)
-    same = runs[:, :, None] == runs[:, None, :]
-    return torch.where(same, positions[:, None, :], 0).amax(dim=2) + 1
+    positions = positions.expand(runs.shape)
+    return torch.zeros_like(positions).scatter_reduce(1, runs, positions, "amax").gather(1, runs) + 1
 
 
 def last(logits: Float[Tensor, "B T V"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B V"]:

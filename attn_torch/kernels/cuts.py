@@ -36,11 +36,12 @@ def cuts(rule: Rule, given: frozenset[str], queries: int, keys: int, size: int) 
     With default positions a distance in positions is one in indices, in each segment too: a segment is a run. Padding
     between two tokens adds to their distance in indices; still, no key that comes later can have an earlier position.
     """
-    behind, ahead = span(rule) if not given & MOVED and queries == keys else (keys, keys)
+    far = queries + keys
+    behind, ahead = span(rule) if not given & MOVED and queries == keys else (far, far)
     if "valid" in given:
-        behind, ahead = keys, keys if ahead else 0
-    number = -(-queries // size)
-    bounds = [*range(0, queries, -(-queries // number)), queries]
+        behind, ahead = far, far if ahead else 0
+    number = max(1, -(-queries // size))
+    bounds = [*range(0, queries, max(1, -(-queries // number))), queries]
     return [Cut(i, j, max(0, i - behind), min(keys, j + ahead)) for i, j in pairwise(bounds)]
 
 

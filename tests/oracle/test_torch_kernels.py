@@ -36,6 +36,7 @@ WIDER = RULES | {
 """Rules whose borders fall inside blocks, on them, and beyond them."""
 
 GIVEN = ["", "valid", "segments", "valid segments", "positions", "allowed", "bias", "context"]
+GIVEN += ["shorter context positions", "shorter context positions context_valid"]
 OPTIONS = ["", "sinks", "alibi", "softcap", "sinks alibi", "softcap sinks alibi"]
 EVERY = list(product(SIZES, WIDER, GIVEN, OPTIONS))
 SMALL = [case for case in EVERY if case[0] < 1000]
@@ -44,6 +45,9 @@ SAMPLE += [
     (1000, "window_of_37", "", "alibi"),
     (1000, "symmetric_window_of_41", "", ""),
     (1000, "chunks_of_130", "", ""),
+    (1000, "causal", "shorter context context_valid", "sinks"),
+    (1000, "full", "shorter context", "softcap"),
+    (1000, "full", "shorter context positions", "alibi"),
 ]
 SAMPLE += [(T, rule, "", "") for T in SIZES[:4] for rule in ("full", "causal")]
 """One seeded sample of the combinations, some cases of many blocks, and what needs no mask."""
@@ -54,12 +58,15 @@ class Call:
 
     def __init__(self, T: int, rule, given: str = "", options: str = "", dtype: str = "float64", dropout: float = 0.0):
         rng = np.random.default_rng(0)
-        given, options, S = given.split(), options.split(), T + 6 if "context" in given.split() else T
+        given, options = given.split(), options.split()
+        S = T + 6 if "context" in given else T
+        S = -(-T // 3) if "shorter" in given else S
         rows = {
             "valid": rng.random((B, T)) < 0.7,
             "segments": (rng.random((B, T)) < 0.15).cumsum(1),
             "positions": rng.integers(0, 60, (B, T)),
             "allowed": rng.random((B, 1, T, S)) < 0.5,
+            "context_valid": rng.random((B, S)) < 0.7,
         }
         rows["allowed"][:, :, 3::5] = False
         rows["allowed"][:, :, 0, 0] = True
@@ -206,7 +213,9 @@ def test_the_span_of_a_rule_holds_all_that_it_allows(name):
         assert (distances.max(), -distances.min()) == (min(behind, 299), min(ahead, 299))
 
 
-@pytest.mark.parametrize("given", ["", "valid", "segments", "valid segments", "positions", "context"])
+@pytest.mark.parametrize(
+    "given", ["", "valid", "segments", "valid segments", "positions", "context", "shorter context"]
+)
 @pytest.mark.parametrize("name", WIDER)
 def test_no_key_that_may_be_seen_is_cut_off(name, given):
     call = Call(129, WIDER[name], given)
