@@ -41,6 +41,11 @@ class Facts(NamedTuple):
         return not self.given & MOVED and self.queries == self.keys
 
     @property
+    def nothing(self) -> str | None:
+        """Why no kernel that cuts a call into blocks can run this one, which has no queries or no keys."""
+        return None if self.queries and self.keys else f"there is nothing to cut in {self.queries} x {self.keys} scores"
+
+    @property
     def needs(self) -> frozenset[str]:
         """Everything beyond plain scores: what the call brought along and the options in use."""
         return self.given | self.options

@@ -16,7 +16,7 @@ from attn.rope import Rotation
 
 FINE = 1024
 LONGEST = FINE * FINE
-"""Positions run from 0 to LONGEST - 1; others are refused, and give NaN inside compiled code."""
+"""Positions run from 0 to LONGEST - 1; others are refused, and where compiled code turns by them, they give NaN."""
 
 
 @lru_cache(maxsize=64)

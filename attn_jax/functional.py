@@ -59,8 +59,17 @@ def attention_weights(
     scores = jnp.matmul(q, k.transpose(0, 2, 3, 1), preferred_element_type=wide(q.dtype))
     scores = capped(scores.reshape(B, H, T, S) * scoring.scale, scoring.softcap)
     if bias is not None:
+        allowed, bias = apart(allowed, bias)
         scores = scores + bias.astype(scores.dtype)
     return softmax(scores, allowed, scoring.sinks)
+
+
+def apart(
+    allowed: Bool[Array, "B|1 H|1 T S"] | None, bias: Float[Array, "B|1 H|1 T S"]
+) -> tuple[Bool[Array, "B|1 H|1 T S"], Float[Array, "B|1 H|1 T S"]]:
+    """What a bias hides by -inf, taken out of it and told as `allowed` tells it."""
+    seen = bias != -jnp.inf
+    return seen if allowed is None else allowed & seen, jnp.where(seen, bias, 0)
 
 
 def scaled(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
@@ -84,7 +93,7 @@ def softmax(
     hidden = jnp.finfo(scores.dtype).min / 2
     if allowed is not None:
         scores = jnp.where(allowed, scores, hidden)
-    peak = scores.max(-1, keepdims=True)
+    peak = scores.max(-1, keepdims=True, initial=hidden)
     if sinks is not None:
         sinks = sinks.astype(scores.dtype)[:, None, None]
         peak = jnp.maximum(peak, sinks)

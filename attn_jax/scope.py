@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float
@@ -102,7 +103,8 @@ def survey(
     elif ledger is not None:
         ledger, keys, slots, joined = ledger.admit(queries, counts, before, rows(segments, batch))
     known = known if ledger is None else ledger.length
-    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, joined, named, known)
+    bias = _real(queries.valid, per_head(bias))
+    return Scope(queries, keys, per_head(allowed), bias, ledger, slots, joined, named, known)
 
 
 def numbers(ledger: Any, segments: Array | None, batch: int, length: int) -> Array | None:
@@ -119,6 +121,11 @@ def per_head(array: Array | None) -> Array | None:
     return array[None, None] if array.ndim == 2 else array[:, None]
 
 
+def _real(valid, bias):
+    """What a bias says of an invalid query does not matter: 0."""
+    return bias if bias is None or valid is None else jnp.where(valid[:, None, :, None], bias, 0)
+
+
 def concrete(*arrays: Array | None) -> bool:
     """Whether the numbers can be looked at, by numpy: inside compiled code only those that it takes for constants."""
     return not any(isinstance(array, jax.core.Tracer) for array in arrays)
@@ -126,11 +133,11 @@ def concrete(*arrays: Array | None) -> bool:
 
 def check_values(call: dict[str, Array | None], ledgers: tuple[Any, ...], length: int) -> None:
     """Refuse positions out of range and a cache that would overflow; compiled code gives NaN in those rows instead."""
-    for name in ("positions", "context_positions"):
-        array = call.get(name)
-        if array is not None and concrete(array) and array.size:
-            array = np.asarray(array)
-            check_range(name, int(array.min()), int(array.max()), LONGEST)
+    for side in ("", "context_"):
+        array, valid = call.get(f"{side}positions"), call.get(f"{side}valid")
+        if array is not None and concrete(array, valid) and array.size:
+            array = np.asarray(array) if valid is None else np.where(valid, array, 0)
+            check_range(f"{side}positions", int(array.min()), int(array.max()), LONGEST)
     valid = call.get("valid")
     for ledger in ledgers:
         if concrete(ledger.counts.length, valid):

@@ -37,9 +37,9 @@ def attend(
     Query head h reads key/value head h // G. Scores and weights are at least float32; dropout acts on the weights.
     """
     B, T, H, _ = q.shape
-    K, E = v.shape[2:]
+    S, K, E = v.shape[1:]
     weights = dropped(attention_weights(q, k, scoring, allowed=allowed, bias=bias), scoring).to(v.dtype)
-    weights = weights.reshape(B, K, H // K, T, -1)
+    weights = weights.reshape(B, K, H // K, T, S)
     attended = torch.einsum("bkgts,bske->btkge", weights.to(wide(v.dtype)), v.to(wide(v.dtype)))
     return attended.reshape(B, T, H, E).to(v.dtype)
 
@@ -54,13 +54,22 @@ def attention_weights(
 ) -> Float[Tensor, "B H T S"]:
     """softmax(cap(q k^T * scale) + bias) over the allowed keys, in at least float32; 0 where nothing may be seen."""
     B, T, H, D = q.shape
-    K = k.shape[2]
+    S, K = k.shape[1:3]
     q = q.reshape(B, T, K, H // K, D)
     scores = torch.einsum("btkgd,bskd->bkgts", q.to(wide(q.dtype)), k.to(wide(k.dtype)))
-    scores = capped(scores.reshape(B, H, T, -1) * scoring.scale, scoring.softcap)
+    scores = capped(scores.reshape(B, H, T, S) * scoring.scale, scoring.softcap)
     if bias is not None:
+        allowed, bias = apart(allowed, bias)
         scores = scores + bias.to(scores.dtype)
     return softmax(scores, allowed, scoring.sinks)
+
+
+def apart(
+    allowed: Bool[Tensor, "B|1 H|1 T S"] | None, bias: Float[Tensor, "B|1 H|1 T S"]
+) -> tuple[Bool[Tensor, "B|1 H|1 T S"], Float[Tensor, "B|1 H|1 T S"]]:
+    """What a bias hides by -inf, taken out of it and told as `allowed` tells it."""
+    seen = bias != -torch.inf
+    return seen if allowed is None else allowed & seen, bias.masked_fill(~seen, 0)
 
 
 def scaled(x: Float[Tensor, "..."], factor: float) -> Float[Tensor, "..."]:

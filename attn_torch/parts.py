@@ -28,12 +28,14 @@ def initialize(parameter: Tensor, initial: layout.Initial) -> None:
 def working(name: str, x: Tensor, parameter: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
     """x and a parameter in the dtype of the computation: `dtype`, or the parameter's own, which x must then have.
 
+    Under autocast PyTorch itself brings the two together.
+
     Raises:
         ValueError: "x of q has dtype float64; expected float32, the dtype of its parameters."
     """
     if dtype is not None:
         return x.to(dtype), parameter.to(dtype)
-    if x.dtype != parameter.dtype:
+    if x.dtype != parameter.dtype and not torch.is_autocast_enabled(x.device.type):
         got, expected = (str(array.dtype).removeprefix("torch.") for array in (x, parameter))
         raise ValueError(f"x of {name} has dtype {got}; expected {expected}, the dtype of its parameters.")
     return x, parameter

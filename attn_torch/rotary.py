@@ -50,14 +50,27 @@ class Tables(nn.Module):
         super().__init__()
         self.rope = rope
         self.width = width
+        self._fill(None)
+
+    def _fill(self, device: torch.device | None) -> None:
+        rope, width = self.rope, self.width
         # A rope that depends on the length has the table of a short one, then that of a long one.
         lengths = (0, rope.original_length + 1) if isinstance(rope, LongRope) else (None,)
         tables = torch.from_numpy(np.stack([np.stack(rotary_tables(rope, width, length)) for length in lengths]))
         cos, sin = _twice(rope.layout, *tables.unbind(1))
         # One row more for what is no position.
         tables = F.pad(torch.stack([cos, sin], dim=3), (0, 0, 0, 0, 0, 0, 0, 1), value=torch.nan)
-        self.register_buffer("bits32", tables.float().view(torch.int32), persistent=False)
-        self.register_buffer("bits64", tables.view(torch.int64), persistent=False)
+        self.register_buffer("bits32", tables.float().view(torch.int32).to(device), persistent=False)
+        self.register_buffer("bits64", tables.view(torch.int64).to(device), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Tables":
+        # These numbers are in no file: whatever becomes of parameters, by `to_empty` too, they only move.
+        device = fn(torch.empty(0, dtype=torch.int32, device=self.bits32.device)).device
+        if self.bits32.is_meta and device.type != "meta":
+            self._fill(device)
+        else:
+            self.bits32, self.bits64 = self.bits32.to(device), self.bits64.to(device)
+        return self
 
     def table(self, dtype: torch.dtype, which: int) -> Float[Tensor, "2 1025 2 1 R"]:
         """For positions b and positions 1024 a: each one's cosines and sines, and NaN in the last row."""

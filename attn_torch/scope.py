@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import is_
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch._C import _functorch
+from torch._subclasses import FakeTensor
 from torch.overrides import _get_current_function_mode
 
 from attn.call import check_range
@@ -58,9 +59,9 @@ class Scope:
         return self.once((rule,), lambda: self._mask(rule))
 
     def once(self, of: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """`make()`, called once for all layers that ask for it `of` the same objects."""
+        """`make()`, called once for all layers that ask for it `of` the same."""
         for known, value in self._made:
-            if len(known) == len(of) and all(map(is_, known, of)):
+            if known == of:
                 return value
         value = make()
         self._made.append((of, value))
@@ -148,8 +149,9 @@ def survey(
     elif ledger is not None:
         ledger, keys, slots, joined = ledger.admit(queries, counts, before, rows(segments, batch))
     known = known if ledger is None else ledger.length
+    bias = _real(queries.valid, per_head(bias))
     below = LONGEST if positions is not None else length if ledger is None else ledger.below
-    return Scope(queries, keys, per_head(allowed), per_head(bias), ledger, slots, joined, named, known, below)
+    return Scope(queries, keys, per_head(allowed), bias, ledger, slots, joined, named, known, below)
 
 
 def numbers(ledger: Any, segments: Tensor | None, batch: int, length: int) -> Tensor | None:
@@ -166,19 +168,37 @@ def per_head(array: Tensor | None) -> Tensor | None:
     return array[None, None] if array.ndim == 2 else array[:, None]
 
 
-def concrete() -> bool:
-    """Whether the numbers can be looked at: false inside compiled code, and while a step is written down."""
-    return not (torch.compiler.is_compiling() or isinstance(_get_current_function_mode(), Recording))
+def _real(valid, bias):
+    """What a bias says of an invalid query does not matter: 0."""
+    return bias if bias is None or valid is None else torch.where(valid[:, None, :, None], bias, 0)
+
+
+def concrete(*arrays: Tensor | None) -> bool:
+    """Whether the numbers can be looked at: not inside compiled code, while a step is written down, or where none are.
+
+    There are none on the device "meta" or under a FakeTensorMode, and many where `torch.func.vmap` hides an axis.
+    """
+    if torch.compiler.is_compiling() or isinstance(_get_current_function_mode(), Recording):
+        return False
+    return not any(array is not None and _unknown(array) for array in arrays)
+
+
+def _unknown(array: Tensor) -> bool:
+    while _functorch.is_functorch_wrapped_tensor(array):
+        if _functorch.is_batchedtensor(array):
+            return True
+        array = _functorch.get_unwrapped(array)
+    return array.is_meta or isinstance(array, FakeTensor)
 
 
 def check_values(call: dict[str, Tensor | None], ledgers: tuple[Any, ...], length: int) -> None:
     """Refuse positions out of range and a cache that would overflow; compiled code gives NaN in those rows instead."""
-    if not concrete():
-        return
-    for name in ("positions", "context_positions"):
-        array = call.get(name)
-        if array is not None and array.numel():
-            array = array.long()
-            check_range(name, int(array.min()), int(array.max()), LONGEST)
+    for side in ("", "context_"):
+        array, valid = call.get(f"{side}positions"), call.get(f"{side}valid")
+        if array is not None and concrete(array, valid) and array.numel():
+            array = array.long() if valid is None else torch.where(valid, array, 0)
+            check_range(f"{side}positions", int(array.min()), int(array.max()), LONGEST)
+    valid = call.get("valid")
     for ledger in ledgers:
-        ledger.check_room(call.get("valid"), length)
+        if concrete(ledger.counts.length, valid):
+            ledger.check_room(valid, length)

@@ -65,8 +65,13 @@ def describe(
         start = torch.cummax(torch.where(change, before, 0), dim=1).values
         start = start if counts is None else torch.maximum(start, counts.start[:, None])
         default = before - start
-    tokens = Tokens(default if positions is None else rows(positions, batch), valid, run)
+    tokens = Tokens(default if positions is None else _real(valid, rows(positions, batch)), valid, run)
     return tokens, _advance(counts, length, valid, start, number, run), before
+
+
+def _real(valid, numbers):
+    """What stands at an invalid token does not matter: 0."""
+    return numbers if valid is None else torch.where(valid, numbers, 0)
 
 
 def _changes(valid, segments, counts):
@@ -97,7 +102,7 @@ def lengths(tokens: Tokens) -> Int[Tensor, "B|1 T|1"]:
     """The largest valid position + 1 of each token's own sequence: its segment, or its row."""
     positions = tokens.positions if tokens.valid is None else torch.where(tokens.valid, tokens.positions, 0)
     if tokens.segments is None:
-        return positions.amax(dim=1, keepdim=True) + 1
+        return positions.amax(dim=1, keepdim=True) + 1 if positions.shape[1] else positions
     # Beside a context segments are the numbers that both sides share; a number that comes back begins another run.
     change, _ = _changes(tokens.valid, tokens.segments, None)
     runs = change.cumsum(1)

@@ -46,7 +46,7 @@ def cross_entropy(logits: Float[Tensor, "B T V"], targets: Int[Tensor, "B T"]) -
         ValueError: a shape does not fit, or a target is V or more; compiled code gives NaN instead.
     """
     V = bind({}, logits=(logits.shape, "B T V"), targets=(targets.shape, "B T"))["V"]
-    if concrete() and targets.numel():
+    if concrete(targets) and targets.numel():
         check_range("targets", 0, max(0, int(targets.max())), V)
     logarithms = torch.log_softmax(logits.to(wide(logits.dtype)), dim=-1)
     losses = -logarithms.gather(-1, targets.clamp(0, V - 1).long()[..., None])[..., 0]

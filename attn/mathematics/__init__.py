@@ -40,9 +40,11 @@ def reference(cfg: Config, weights: Mapping[str, Any], x: Any, context: Any = No
     weights = {name: _wide(weights[name]) for name in weights}
     function = next(REFERENCES[kind] for kind in type(cfg).__mro__ if kind in REFERENCES)
     arguments = {name: np.asarray(array) for name, array in call.items() if array is not None}
-    for name in ("positions", "context_positions"):
-        if name in arguments and arguments[name].size:
-            check_range(name, int(arguments[name].min()), int(arguments[name].max()), LONGEST)
+    for side in ("", "context_"):
+        array, valid = arguments.get(f"{side}positions"), arguments.get(f"{side}valid", True)
+        if array is not None and array.size:
+            real = np.where(valid, array, 0)
+            check_range(f"{side}positions", int(real.min()), int(real.max()), LONGEST)
     if context is not None:
         arguments["context"] = _wide(context)
     return function(cfg, weights, _wide(x) if np.asarray(x).dtype.kind in "fcV" else np.asarray(x), **arguments)

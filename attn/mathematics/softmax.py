@@ -47,7 +47,8 @@ def scored(cfg, weights, q, k, v, scale, queries: Row, keys: Row, allowed, bias)
     if cfg.position_bias is not None:
         total = total + position_bias(cfg, weights, queries, keys)
     sinks = weights["sinks"] if cfg.sinks else None
-    return attend(q, k, v, scale, seen, total, cfg.softcap, sinks)
+    # A bias of -inf hides a key, as `allowed` does.
+    return attend(q, k, v, scale, seen & (total.real != -np.inf), total, cfg.softcap, sinks)
 
 
 def position_bias(cfg, weights, queries: Row, keys: Row) -> np.ndarray:
@@ -74,7 +75,7 @@ def sides(x, context, rows) -> tuple[np.ndarray, np.ndarray, Row, Row]:
 def project(weights, name: str, x: np.ndarray) -> np.ndarray:
     """x @ kernel + bias, over the last axis of x."""
     kernel = weights[f"{name}.kernel"]
-    y = (x @ kernel.reshape(x.shape[-1], -1)).reshape(x.shape[:-1] + kernel.shape[1:])
+    y = (x @ kernel.reshape(len(kernel), -1)).reshape(x.shape[:-1] + kernel.shape[1:])
     return y + weights[f"{name}.bias"] if f"{name}.bias" in weights else y
 
 
@@ -109,7 +110,7 @@ def finish(cfg, weights, x, attended, queries: Row) -> np.ndarray:
     if cfg.output_gate is not None:
         gate = 1 / (1 + np.exp(-project(weights, "gate", x)))
         attended = attended * (gate if cfg.output_gate == "elementwise" else gate[..., None])
-    flat = attended.reshape(*attended.shape[:2], -1)
+    flat = attended.reshape(*attended.shape[:2], attended.shape[2] * attended.shape[3])
     if "out.kernel" in weights:
         kernel = weights["out.kernel"]
         flat = flat @ kernel.reshape(flat.shape[-1], kernel.shape[-1])

@@ -44,7 +44,7 @@ class Row:
         self.segments = np.zeros((batch, length), int) if segments is None else row(segments, batch)
         self.runs = runs(self.valid, self.segments)
         default = default_positions(self.valid, self.runs)
-        self.positions = default if positions is None else row(positions, batch)
+        self.positions = default if positions is None else np.where(self.valid, row(positions, batch), 0)
 
     @property
     def lengths(self) -> np.ndarray:

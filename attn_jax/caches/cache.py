@@ -45,7 +45,7 @@ class Cache:
         """
         check_use(cfg, self.batch, batch, [store.keys() for store in self.stores])
         for ledger in self.ledgers:
-            if getattr(ledger, "ring", False):
+            if ledger.ring:
                 check_ring(call)
 
     def after(self, ledgers: tuple[Any, ...], stores: tuple[Store, ...]) -> "Cache":

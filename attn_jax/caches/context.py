@@ -27,6 +27,11 @@ class ContextLedger:
     length: int = struct.field(pytree_node=False)
 
     @property
+    def ring(self) -> bool:
+        """A context is never written over."""
+        return False
+
+    @property
     def capacity(self) -> int:
         """S, the length of the context."""
         return self.context.positions.shape[1]

@@ -82,7 +82,7 @@ class Decoder(nn.Module):
             ValueError: a shape or dtype is wrong, or a token is not in the vocabulary.
         """
         check_tokens(self.cfg, tokens, positions=positions, valid=valid, segments=segments)
-        if concrete(tokens, valid):
+        if concrete(tokens, valid) and tokens.size:
             real = np.asarray(tokens) if valid is None else np.where(valid, tokens, 0)
             check_range("tokens", int(real.min()), int(real.max()), self.cfg.vocab_size)
 
@@ -90,7 +90,7 @@ class Decoder(nn.Module):
         if self.cfg.learned_positions is not None:
             tokens, _, _ = describe(batch, length, **rows)
             places = select(tokens.valid, tokens.positions)
-            if concrete(places):
+            if concrete(places) and places.size:
                 places = np.asarray(places)
                 check_range("positions", int(places.min()), int(places.max()), self.cfg.learned_positions)
 

@@ -49,10 +49,9 @@ class Cache:
         """
         check_use(cfg, self.batch, batch, [store.keys() for store in self.stores])
         for ledger in self.ledgers:
-            if getattr(ledger, "ring", False):
+            if ledger.ring:
                 check_ring(call)
-        if self.consumed and not torch.compiler.is_compiling():
-            raise ValueError("cache must be the one that the last call returned; got one that a call has consumed.")
+        self._check_unused()
 
     def after(self, ledgers: tuple[Any, ...], stores: tuple[Store, ...]) -> "Cache":
         """The cache after a call, which has consumed this one."""
@@ -65,7 +64,7 @@ class Cache:
         if not torch.compiler.is_compiling():
             return y
         for ledger in self.ledgers:
-            if not getattr(ledger, "ring", True):
+            if not ledger.ring:
                 y = y.masked_fill(ledger.overflowed.reshape(-1, *(1,) * (y.ndim - 1)), torch.nan)
         return y
 
@@ -76,17 +75,24 @@ class Cache:
     def rewind(self, length: int | Int[Tensor, "B"]) -> "Cache":
         """The cache as it was when its rows had `length` tokens, one number for all or one for each.
 
+        It consumes this one, as a call does; a `copy` stays.
+
         Raises:
-            ValueError: a row does not have that many tokens, or a ring has forgotten them.
+            ValueError: a row does not have that many tokens, a ring has forgotten them, or a cache used before.
         """
+        self._check_unused()
         wanted = torch.as_tensor(length, device=self.length.device).to(self.length.dtype).expand_as(self.length)
         if not torch.compiler.is_compiling() and bool(((wanted < 0) | (wanted > self.length)).any()):
             raise ValueError(f"length must lie between 0 and {self.length.tolist()}; got {wanted.tolist()}.")
-        return Cache(tuple(ledger.rewound(wanted) for ledger in self.ledgers), self.stores, self.layers)
+        return self.after(tuple(ledger.rewound(wanted) for ledger in self.ledgers), self.stores)
 
     def select(self, rows: Int[Tensor, "B"]) -> "Cache":
         """The cache with these rows in this order; a row may come twice, as a beam search needs."""
         return self._each(lambda tensor: tensor[rows])
+
+    def _check_unused(self) -> None:
+        if self.consumed and not torch.compiler.is_compiling():
+            raise ValueError("cache must be the one that the last call returned; got one that a call has consumed.")
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Cache":
         stores = tuple({name: change(kept) for name, kept in store.items()} for store in self.stores)

@@ -29,6 +29,11 @@ class ContextLedger:
     length: int
 
     @property
+    def ring(self) -> bool:
+        """A context is never written over."""
+        return False
+
+    @property
     def capacity(self) -> int:
         """S, the length of the context."""
         return self.context.positions.shape[1]

@@ -27,6 +27,8 @@ TINY = 256
 
 def refusal(facts: Facts) -> str | None:
     """Why the flash kernel cannot run this call, or why another is faster."""
+    if facts.nothing:
+        return facts.nothing
     if facts.device != "cpu":
         return f"the flash kernel that returns a log-sum-exp is the CPU's; got {facts.device}"
     lacking = sorted(facts.options & {"softcap", "dropout"})

@@ -24,6 +24,8 @@ MANY = 2**24
 
 def refusal(facts: Facts) -> str | None:
     """Why writing out all scores at once, or none at all, is faster."""
+    if facts.nothing:
+        return facts.nothing
     written, biased = facts.options & {"softcap", "sinks", "dropout"}, facts.training and "bias" in facts.given
     if not (written or biased):
         return Slower("fused attention need not write out the scores")
@@ -44,11 +46,12 @@ def attend(
 ) -> Float[Tensor, "B T H E"]:
     """softmax(cap(q k^T * scale) + bias) v over the keys that each query may see.
 
-    The backward pass computes each block again rather than keep its scores, with the same dropped weights.
+    The backward pass computes each block again rather than keep its scores, with the same dropped weights; only
+    `torch.func`, which has no checkpoints, keeps them.
     """
     # Positions are made now: within a checkpoint that is compiled, nothing outside of it may change.
     scope = Scope(scope.queries, scope.keys, scope.allowed, given=scope.given)
-    kernel = plain.attend if scoring.options & {"softcap", "sinks"} else sdpa.masked
+    kernel = plain.attend if scoring.options & {"softcap", "sinks"} or sdpa.rounds(q, bias) else sdpa.masked
 
     def attended(block, q, k, v, bias):
         return kernel(rule, within(scope, block), scoring, q, k, v, bias)
@@ -60,6 +63,6 @@ def attend(
     for block, queries, extra in zip(blocks, q.tensor_split(bounds, dim=1), biases, strict=True):
         extra = None if extra is None else extra[..., block.keys]
         inputs = block, queries, k[:, block.keys], v[:, block.keys], extra
-        again = torch.is_grad_enabled()
+        again = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
         found.append(checkpoint(attended, *inputs, use_reentrant=False) if again else attended(*inputs))
     return torch.cat(found, dim=1)

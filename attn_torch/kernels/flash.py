@@ -152,17 +152,49 @@ def _gradients(ctx, slope, function):
     return *found, dsinks if ctx.needs_input_grad[3] else None, *(None,) * 8
 
 
-class _Flash(torch.autograd.Function):
+class _OneByOne(torch.autograd.Function):
+    """Under `torch.func.vmap` the kernel, which writes into its results, takes one entry of the hidden axis a time."""
+
+    @classmethod
+    def vmap(cls, info, in_dims, *inputs):
+        """Every result of every entry, stacked along a new first axis."""
+        axes = list(zip(inputs, in_dims, strict=True))
+        entries = ([x.select(d, i) if isinstance(d, int) else x for x, d in axes] for i in range(info.batch_size))
+        found = zip(*(cls.apply(*entry) for entry in entries), strict=True)
+        return tuple(map(torch.stack, found)), (0,) * cls.results
+
+
+class _Flash(_OneByOne):
+    results = 2
+
     @staticmethod
-    def forward(ctx, *inputs):
-        output = flash(*inputs)
+    def forward(*inputs):
+        return flash(*inputs)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
         _keep(ctx, inputs, output)
         ctx.mark_non_differentiable(output[1])
-        return output
 
     @staticmethod
     def backward(ctx, slope, _):
-        return _gradients(ctx, slope, flash_backward)
+        return _gradients(ctx, slope, _FlashBackward.apply)
+
+
+class _FlashBackward(_OneByOne):
+    results = 4
+
+    @staticmethod
+    def forward(*inputs):
+        return flash_backward(*inputs)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError("PyTorch's flash kernel has no second derivative; kernel='plain' has one.")
 
 
 def attended(*inputs):

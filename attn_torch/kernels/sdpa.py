@@ -41,8 +41,15 @@ def causal_refusal(facts: Facts) -> str | None:
 
 
 def masked_refusal(facts: Facts) -> str | None:
-    """Why this call cannot be written as a mask."""
-    return _missing(facts)
+    """Why this call cannot be written as a mask, or would lose digits by it."""
+    biased = "bias" in facts.given or "alibi" in facts.options
+    rounded = biased and facts.device != "cpu" and facts.dtype in ("bfloat16", "float16")
+    return _missing(facts) or (f"off CPUs fused attention rounds a bias to {facts.dtype}" if rounded else None)
+
+
+def rounds(q: Float[Tensor, "B T H D"], bias: Tensor | None) -> bool:
+    """Whether fused attention takes a bias in the dtype of q only, and that is less than a score has."""
+    return bias is not None and q.device.type != "cpu" and q.dtype != wide(q.dtype)
 
 
 def _masking(facts: Facts) -> str | None:

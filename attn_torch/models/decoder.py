@@ -80,7 +80,7 @@ class Decoder(nn.Module):
             ValueError: a shape or dtype is wrong, or a token is not in the vocabulary.
         """
         check_tokens(self.cfg, tokens, positions=positions, valid=valid, segments=segments)
-        if concrete():
+        if concrete(tokens, valid) and tokens.numel():
             real = select(valid, tokens.long())
             check_range("tokens", int(real.min()), int(real.max()), self.cfg.vocab_size)
 
@@ -88,7 +88,8 @@ class Decoder(nn.Module):
         if self.cfg.learned_positions is not None and concrete():
             tokens, _, _ = describe(batch, length, **rows)
             places = select(tokens.valid, tokens.positions)
-            check_range("positions", int(places.min()), int(places.max()), self.cfg.learned_positions)
+            if concrete(places) and places.numel():
+                check_range("positions", int(places.min()), int(places.max()), self.cfg.learned_positions)
 
     def _through(self, scopes, tokens, cache):
         layers = range(self.cfg.layers)

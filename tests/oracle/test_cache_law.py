@@ -165,6 +165,28 @@ def test_a_copy_goes_its_own_way(twin, name):
         assert_close(np.concatenate(pieces, 1), attn.reference(cfg, weights_of(cfg), way)[:, 4:])
 
 
+@in_both_for("name", ["grouped_query", "latent", "causal"], ["grouped_query"])
+def test_a_cache_is_rewound_to_what_it_was(twin, name):
+    cfg, x, lengths = LAWFUL[name], tokens_of(LAWFUL[name]), np.arange(B) % 4 + 2
+    weights, compiled = weights_of(cfg), twin.name == "jax"
+    cache = twin(cfg, weights, x[:, :6], cache=twin.init_cache(cfg, B, T), compiled=compiled)[1]
+    kept, back = cache.copy(), cache.rewind(twin.array(lengths))
+    assert_close(np.asarray(back.length), lengths)
+    other = np.roll(x, 3, axis=1)[:, :5]
+    y, back = twin(cfg, weights, other, cache=back, compiled=compiled)
+    for row, length in enumerate(lengths):
+        whole = np.concatenate([x[row : row + 1, :length], other[row : row + 1]], 1)
+        assert_close(y[row : row + 1], attn.reference(cfg, weights, whole)[:, length:])
+    y, _ = twin(cfg, weights, x[:, 6:], cache=kept, compiled=compiled)
+    assert_close(y, attn.reference(cfg, weights, x)[:, 6:])
+    if twin.name == "torch":
+        # Both would write into the same slots.
+        with refused("cache must be the one that the last call returned; got one that a call has consumed."):
+            cache.rewind(1)
+        with refused("cache must be the one that the last call returned; got one that a call has consumed."):
+            twin(cfg, weights, x[:, 6:], cache=cache)
+
+
 @in_both
 def test_a_slot_that_was_not_written_is_not_read(twin):
     # A kernel that multiplies what it should not see by 0 would be found out by large numbers.

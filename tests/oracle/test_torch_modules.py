@@ -9,18 +9,22 @@ from tests.cases import CASES, M, T, draw, weights_of
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.nn.utils import parametrize  # noqa: E402
 
+import attn  # noqa: E402
 import attn_torch  # noqa: E402
 
 CFG = CASES["grouped_query"].replace(bias=False)
 X = torch.from_numpy(draw(2, T, M))
+ROPE = attn.Rope(width=4)
 
 
-def built():
-    module = attn_torch.build(CFG)
-    module.load_state_dict(attn_torch.from_neutral(CFG, weights_of(CFG)))
-    return module
+def built(dtype=torch.float64, **options):
+    cfg = CFG.replace(**options)
+    module = attn_torch.build(cfg)
+    module.load_state_dict(attn_torch.from_neutral(cfg, weights_of(cfg)))
+    return module.to(dtype)
 
 
 HOOKS = {
@@ -134,3 +138,87 @@ def test_per_sample_gradients():
     for number, x in enumerate(X.detach()):
         for name, gradient in torch.func.grad(loss)(parameters, x).items():
             torch.testing.assert_close(found[name][number], gradient)
+
+
+KERNELS = {
+    "sdpa": {},
+    "blocks": {"sinks": True},
+    "chunked": {"softcap": 2.0},
+    "plain": {"softcap": 2.0, "sinks": True},
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_lets_torch_func_through(kernel):
+    module = built(mask=attn.SlidingWindow(width=3), **KERNELS[kernel])
+    module.kernel = None if kernel == "sdpa" else kernel
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    x = X.detach()
+
+    def loss(parameters, x):
+        return torch.func.functional_call(module, parameters, (x[None],)).square().sum()
+
+    expected = [torch.autograd.grad(module(row[None]).square().sum(), list(module.parameters())) for row in x]
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    for number in range(len(x)):
+        for gradient, wanted in zip(found.values(), expected[number], strict=True):
+            torch.testing.assert_close(gradient[number], wanted)
+    torch.testing.assert_close(torch.func.vmap(module)(x[:, None])[:, 0], module(x).detach(), check_layout=False)
+
+
+def model() -> torch.nn.Module:
+    attention = CFG.replace(rope=ROPE, mask=attn.Causal())
+    mlp = {"input_dim": attention.input_dim, "hidden_dim": 8}
+    return attn_torch.build(attn.DecoderConfig(vocab_size=11, layers=2, attention=attention, mlp=mlp))
+
+
+def test_per_sample_gradients_of_a_model():
+    module, tokens = model(), torch.arange(15).reshape(3, 5) % 11
+    parameters = dict(module.named_parameters())
+
+    def loss(parameters, tokens):
+        return torch.func.functional_call(module, parameters, (tokens[None],)).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, tokens)
+    for number, row in enumerate(tokens):
+        expected = torch.autograd.grad(module(row[None]).square().sum(), list(parameters.values()))
+        for gradient, wanted in zip(found.values(), expected, strict=True):
+            torch.testing.assert_close(gradient[number], wanted)
+
+
+def test_a_model_without_numbers_has_shapes():
+    module, tokens = model().to("meta"), torch.zeros(2, 5, dtype=torch.long, device="meta")
+    assert module(tokens, positions=tokens, valid=tokens == 0).shape == (2, 5, 11)
+    module = model()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(torch.zeros(2, 5, dtype=torch.long))
+        assert module(fake, positions=fake).shape == (2, 5, 11)
+
+
+def test_a_model_built_without_numbers_gets_its_rotations_where_it_goes():
+    module, tokens = model(), torch.arange(10).reshape(2, 5)
+    with torch.device("meta"):
+        empty = model()
+    for made in (empty, model().to("meta")):
+        made = made.to_empty(device="cpu")
+        made.load_state_dict(module.state_dict())
+        torch.testing.assert_close(made(tokens), module(tokens), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"sinks": True}, {"softcap": 2.0}, {"position_bias": attn.Buckets()}])
+def test_autocast_computes_in_its_own_dtype(options):
+    options = {"rope": ROPE, "qk_norm": attn.QKNorm(), "output_gate": "headwise"} | options
+    module, x = built(torch.float32, **options), X.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = module(x)
+    assert y.dtype == torch.bfloat16
+    exact = module(x)
+    assert (y.float() - exact).norm() < 0.02 * exact.norm()
+    tokens = torch.arange(10).reshape(2, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model()(tokens)
+    assert logits.dtype == torch.float32
+    assert logits.isfinite().all()
+    with pytest.raises(ValueError, match="x of q has dtype bfloat16; expected float32, the dtype of its parameters"):
+        module(x.bfloat16())

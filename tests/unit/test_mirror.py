@@ -35,7 +35,6 @@ EXCEPTIONS = {
     "rotary.py:Turns": "PyTorch has it twice, for each number of a pair",
     "rotary.py:angles": "JAX has an angle for each pair",
     "rotary.py:turns": "PyTorch has tables of cosines and sines that stand as they are multiplied",
-    "scope.py:concrete": "JAX asks an array whether it is traced, PyTorch asks its compiler",
     "scope.py:Whole": "PyTorch makes positions when somebody asks for them; XLA leaves out what nobody reads",
     "scope.py:Scope.__init__": "for `below`, as the ledgers say",
     "scope.py:Scope.once": "XLA sees when two layers compute the same thing; PyTorch has to be told",
