@@ -25,11 +25,10 @@ class Slots(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The ledgers of a cache, the ledger of each layer, and the length that the cache was asked for."""
+    """The ledgers of a cache, and the ledger of each layer."""
 
     ledgers: tuple[Slots, ...]
     layers: tuple[int, ...]
-    length: int
 
 
 def plan(cfg: Config, batch: int, length: int, context_length: int | None = None) -> Plan:
@@ -45,7 +44,7 @@ def plan(cfg: Config, batch: int, length: int, context_length: int | None = None
     if context_length is not None and not any(slots.context for slots in layers):
         raise ValueError(f"context_length must be None where nothing reads a context; got {context_length}.")
     ledgers = tuple(dict.fromkeys(layers))
-    return Plan(ledgers, tuple(ledgers.index(slots) for slots in layers), length)
+    return Plan(ledgers, tuple(ledgers.index(slots) for slots in layers))
 
 
 def _slots(cfg: AttentionConfig, length: int, context_length: int | None) -> Slots:

@@ -20,7 +20,22 @@ FORMS = ("expanded", "absorbed")
 
 
 class Facts(NamedTuple):
-    """What a kernel may ask about a call. None of it depends on the numbers in the arrays."""
+    """What a kernel may ask about a call. None of it depends on the numbers in the arrays.
+
+    Attributes:
+        rule: which key positions a query position may see.
+        queries: T.
+        keys: S, the slots of a cache included.
+        dim_k: the width of a query and a key, as the kernel gets them.
+        dim_v: the width of a value.
+        dtype: of queries, keys and values.
+        device: cpu, cuda, rocm, tpu, ...
+        bias_learns: a bias of the scores wants a gradient.
+        given: what the call brought along, of `GIVEN`.
+        options: what the config asks for beyond plain scores: softcap, alibi, sinks, dropout.
+        heads: H.
+        batch: B.
+    """
 
     rule: Rule
     queries: int
@@ -29,7 +44,7 @@ class Facts(NamedTuple):
     dim_v: int
     dtype: str
     device: str
-    training: bool
+    bias_learns: bool
     given: frozenset[str]
     options: frozenset[str] = frozenset()
     heads: int = 1
@@ -136,6 +151,12 @@ def span(rule: Rule) -> tuple[int, int]:
     own = rule.width - 1 if isinstance(rule, Chunked) else 0
     low, high = rule.reach(own, own)
     return own - low, high - own
+
+
+def check_attention(cfg: Any) -> None:
+    """Refuse to explain a model: "explain takes the config of one attention; got that of a decoder." """
+    if not hasattr(cfg, "score_widths"):
+        raise ValueError(f"explain takes the config of one attention; got that of a {cfg.variant}.")
 
 
 def check_given(given: tuple[str, ...]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from attn.letters import shape_of
 
 
 class Initial(NamedTuple):
-    """How a leaf is first drawn: normal around `mean`, perhaps cut at two deviations; constant when std is 0."""
+    """How a leaf is first drawn: normal around 0, perhaps cut at two deviations; constant, `mean`, when std is 0."""
 
     mean: float = 0.0
     std: float = 0.0

@@ -23,13 +23,9 @@ class Sampling(Frozen):
     seed: int = Field(default=0, ge=0)
     stop: int | None = None
 
-    def uniforms(self, batch: int, steps: int, first: int = 0) -> np.ndarray:
-        """One number in [0, 1) for each row and step, [B steps] float64; a row's own stream, whatever the batch.
-
-        `first` is the step that the first column belongs to.
-        """
-        rows = [np.random.default_rng([self.seed, row]).random(first + steps)[first:] for row in range(batch)]
-        return np.stack(rows)
+    def uniforms(self, batch: int, steps: int) -> np.ndarray:
+        """One number in [0, 1) for each row and step, [B steps] float64; a row's own stream, whatever the batch."""
+        return np.stack([np.random.default_rng([self.seed, row]).random(steps) for row in range(batch)])
 
 
 def check_generation(cfg, length: int, steps: int, sampling: Sampling, beams: int = 1) -> None:

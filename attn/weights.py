@@ -17,7 +17,7 @@ def init_weights(cfg: Config, seed: int) -> dict[str, np.ndarray]:
     """Initial weights in float32: the same numbers for both twins, each tensor drawn from a stream of its own.
 
     Projections: normal with standard deviation 1/sqrt(fan in), cut at two of them. Tables: normal with 0.02.
-    Scales are 1, biases 0.
+    Scales are 1 (0 where a norm multiplies by 1 + scale), biases and sinks 0.
     """
     return {leaf.name: _draw(leaf, np.random.default_rng([seed, crc32(leaf.name.encode())])) for leaf in leaves(cfg)}
 

@@ -1,7 +1,7 @@
 """The reference: every variant in float64 numpy, written to be read and to share no arithmetic with the twins.
 
-It stays analytic (no absolute values, no comparisons of computed numbers but the maximum of a softmax), so that it
-accepts complex input and its gradients can be taken by complex steps.
+It stays analytic: it takes no absolute value of a computed number and compares real parts alone, the maximum of a
+softmax and the kink of a relu. So it accepts complex input, and its gradients can be taken by complex steps.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,25 @@ REFERENCES = {
 }
 
 
-def reference(cfg: Config, weights: Mapping[str, Any], x: Any, context: Any = None, **call: Any) -> np.ndarray:
+def reference(
+    cfg: Config,
+    weights: Mapping[str, Any],
+    x: Any,
+    context: Any = None,
+    *,
+    allowed: Any = None,
+    bias: Any = None,
+    positions: Any = None,
+    valid: Any = None,
+    segments: Any = None,
+    context_positions: Any = None,
+    context_valid: Any = None,
+    context_segments: Any = None,
+) -> np.ndarray:
     """The value of a variant or a model in float64 (complex128 where an input is complex).
 
-    Takes the arguments of a module's call: `allowed`, `bias`, `positions`, `valid`, `segments`, `context_positions`,
-    `context_valid`, `context_segments`. A decoder takes tokens as `x`.
+    Takes the arguments of a module's call. A decoder takes tokens as `x`, and of the others `positions`, `valid` and
+    `segments`.
 
     Raises:
         ValueError: as the modules do; nothing is computed before.
@@ -39,6 +53,9 @@ def reference(cfg: Config, weights: Mapping[str, Any], x: Any, context: Any = No
     check_weights(cfg, shapes_of(weights))
     weights = {name: _wide(weights[name]) for name in weights}
     function = next(REFERENCES[kind] for kind in type(cfg).__mro__ if kind in REFERENCES)
+    call = {"allowed": allowed, "bias": bias, "positions": positions, "valid": valid, "segments": segments}
+    call |= {"context_positions": context_positions, "context_valid": context_valid}
+    call |= {"context_segments": context_segments}
     arguments = {name: np.asarray(array) for name, array in call.items() if array is not None}
     for side in ("", "context_"):
         array, valid = arguments.get(f"{side}positions"), arguments.get(f"{side}valid", True)

@@ -34,6 +34,11 @@ class AttentionConfig(Config):
         scale = getattr(self, "scale", None)
         return 1 / sqrt(self.sizes()["D"]) if scale is None else scale
 
+    def score_widths(self, queries: int, keys: int) -> tuple[int, int]:
+        """The widths of keys and values, as T queries over S keys of a cache or a context compute with them."""
+        del queries, keys
+        return self.sizes()["D"], self.sizes()["E"]
+
     @property
     def reads(self) -> int | None:
         """The width of the context that keys and values come from; None where they come from x itself."""

@@ -117,12 +117,12 @@ def _core(plan, q, k, v, bias, sinks, given):
 
 
 def _core_forward(plan, q, k, v, bias, sinks, given):
-    attended, level = forward(plan, q, k, v, bias, sinks, given)
-    return attended, (q, k, v, bias, sinks, given, attended, level)
+    attended, lse = forward(plan, q, k, v, bias, sinks, given)
+    return attended, (q, k, v, bias, sinks, given, attended, lse)
 
 
-def _core_backward(plan, kept, slope):
-    return *backward(plan, *kept, slope), None
+def _core_backward(plan, kept, dy):
+    return *backward(plan, *kept, dy), None
 
 
 _core.defvjp(_core_forward, _core_backward)

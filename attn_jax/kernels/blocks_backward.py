@@ -36,42 +36,42 @@ def backward(
     sinks: Float[Array, "K G"] | None,
     given: Given,
     attended: Float[Array, "B T K G E"],
-    level: Float[Array, "B T K G 1"],
-    slope: Float[Array, "B T K G E"],
+    lse: Float[Array, "B T K G 1"],
+    dy: Float[Array, "B T K G E"],
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """The gradients of q, k, v, bias and sinks; `slope` is the one of the attended values y.
+    """The gradients of q, k, v, bias and sinks; `dy` is that of the attended values y.
 
-    With the weights p = e^(s - level), and r what dropout left of them, in one pass over the blocks, queries outer:
+    With the weights p = e^(s - lse), and r what dropout left of them, in one pass over the blocks, queries outer:
 
-        dv += r^T dy    dr = dy v^T    ds = r dr - p (dy . y)    dq += ds k * scale    dk += ds^T q * scale
+        dv += r^T dy    dr = dy v^T    ds = r dr - p delta    dq += ds k * scale    dk += ds^T q * scale
 
-    and for a sink, a key without a value, -sum_t e^(sink - level) (dy . y) (Dao et al. 2022).
+    and for a sink, a key without a value, -sum_t e^(sink - lse) delta, with delta = dy . y (Dao et al. 2022).
     """
     grid, kind = grid_of(plan, q, k), wide(q.dtype)
     limits = None if plan.single else bounds(plan, given, grid.blocks_q, grid.blocks_k)
-    mean = (slope.astype(kind) * attended.astype(kind)).sum(-1, keepdims=True)
+    delta = (dy.astype(kind) * attended.astype(kind)).sum(-1, keepdims=True)
 
     def step(sums: Any, number: Any) -> Any:
         at = place(plan, grid, number)
-        block, dy = scaled(plan, folded(queries_of(plan, q, at))), folded(queries_of(plan, slope, at))
-        base, average = queries_of(plan, level, at), queries_of(plan, mean, at)
+        block, dblock = scaled(plan, folded(queries_of(plan, q, at))), folded(queries_of(plan, dy, at))
+        block_lse, block_delta = queries_of(plan, lse, at), queries_of(plan, delta, at)
 
         def visit(start: Any, carry: Any, masked: bool) -> Any:
             here, (dq, dk, dv, dbias) = carry
             keys, where = keys_of(plan, k, at, start), (at.row, at.head, 0, start)
-            s, bend = scores(plan, given, at, start, block, keys, bias, masked)
-            weights = jnp.exp(s - base)
-            left = folded(thinned(plan, given, at, start, weights)).astype(dy.dtype)
-            dv = added(dv, where, product("rnme,rnms->rnes", dy, left))
-            dweights = product("rnme,rnse->rnms", dy, keys_of(plan, v, at, start)).reshape(s.shape)
-            ds = weights * (thinned(plan, given, at, start, dweights) - average)
+            s, dcap = scores(plan, given, at, start, block, keys, bias, masked)
+            weights = jnp.exp(s - block_lse)
+            left = folded(thinned(plan, given, at, start, weights)).astype(dblock.dtype)
+            dv = added(dv, where, product("rnme,rnms->rnes", dblock, left))
+            dweights = product("rnme,rnse->rnms", dblock, keys_of(plan, v, at, start)).reshape(s.shape)
+            ds = weights * (thinned(plan, given, at, start, dweights) - block_delta)
             dbias = None if dbias is None else added(dbias, pairs_at(plan, at, start), ds)
-            ds = folded(ds if bend is None else ds * bend).astype(block.dtype)
+            ds = folded(ds if dcap is None else ds * dcap).astype(block.dtype)
             dk = added(dk, where, product("rnmd,rnms->rnds", block, ds))
             return here + product("rnms,rnsd->rnmd", ds, keys), (dq, dk, dv, dbias)
 
         here, (dq, *rest) = walk(plan, limits, at, visit, (jnp.zeros(block.shape, kind), sums))
-        here = here.reshape(*base.shape[:4], -1) * plan.scale
+        here = here.reshape(*block_lse.shape[:4], -1) * plan.scale
         return (written(dq, queries_at(plan, at), unturned(here)), *rest), None
 
     # Keys last: these products are a third faster than those that would put them first.
@@ -82,11 +82,11 @@ def backward(
     # Where q was too narrow to be multiplied by the scale, so is dk.
     dk = dk if q.dtype == kind else dk * plan.scale
     dbias = None if bias is None else dbias.astype(bias.dtype)
-    return dq, dk.astype(k.dtype), dv.astype(v.dtype), dbias, _of_sinks(sinks, level, mean)
+    return dq, dk.astype(k.dtype), dv.astype(v.dtype), dbias, _of_sinks(sinks, lse, delta)
 
 
-def _of_sinks(sinks: Array | None, level: Array, mean: Array) -> Array | None:
+def _of_sinks(sinks: Array | None, lse: Array, delta: Array) -> Array | None:
     if sinks is None:
         return None
-    weights = jnp.exp(sinks.astype(level.dtype)[..., None] - level)
-    return -(weights * mean).sum((0, 1, 4)).astype(sinks.dtype)
+    weights = jnp.exp(sinks.astype(lse.dtype)[..., None] - lse)
+    return -(weights * delta).sum((0, 1, 4)).astype(sinks.dtype)

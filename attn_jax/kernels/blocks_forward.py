@@ -67,9 +67,9 @@ def forward(
         peak, total, mixed = _joined(plan, sinks, at, walk(plan, limits, at, visit, empty))
         blind = total == 0
         attended = mixed / jnp.where(blind, 1, total)
-        level = jnp.where(blind, jnp.inf, peak + jnp.log(total))
+        lse = jnp.where(blind, jnp.inf, peak + jnp.log(total))
         starts = queries_at(plan, at)
-        return (written(done[0], starts, unturned(attended)), written(done[1], starts, unturned(level))), None
+        return (written(done[0], starts, unturned(attended)), written(done[1], starts, unturned(lse))), None
 
     empty = jnp.zeros((*q.shape[:4], v.shape[3]), v.dtype), jnp.zeros((*q.shape[:4], 1), kind)
     return lax.scan(step, empty, jnp.arange(grid.steps))[0]

@@ -145,16 +145,16 @@ def scores(
     bias: Float[Array, "B|1 K|1 G|1 T S"] | None,
     masked: bool,
 ) -> tuple[Float[Array, "R N G t s"], Float[Array, "R N G t s"] | None]:
-    """The scores of a block, -inf where a query may not see a key, and the slope of the soft-cap there.
+    """The scores of a block, -inf where a query may not see a key, and the derivative of the soft-cap there.
 
     `q` has been multiplied by the scale where that costs no precision; see `scaled`.
     """
-    s, slope = product("rnmd,rnsd->rnms", q, k), None
+    s, dcap = product("rnmd,rnsd->rnms", q, k), None
     s = s.reshape(*s.shape[:2], plan.group, plan.block_q, plan.block_k)
     s = s if s.dtype == q.dtype else s * plan.scale
     if plan.softcap is not None:
         bent = jnp.tanh(s / plan.softcap)
-        s, slope = plan.softcap * bent, 1 - bent * bent
+        s, dcap = plan.softcap * bent, 1 - bent * bent
     if bias is not None:
         s = s + pairs_of(plan, bias, at, start).astype(s.dtype)
     if plan.slopes is not None:
@@ -163,7 +163,7 @@ def scores(
         slopes = part(slopes, (0, at.head, 0, 0, 0), (1, plan.heads, plan.group, 1, 1))
         s = s - slopes * jnp.abs(q_positions - k_positions).astype(s.dtype)
     mask = visible(plan, given, at, start) if masked else None
-    return s if mask is None else jnp.where(mask, s, -jnp.inf), slope
+    return s if mask is None else jnp.where(mask, s, -jnp.inf), dcap
 
 
 def visible(plan: Plan, given: Given, at: Place, start: Any) -> Bool[Array, "R|1 N|1 G|1 t s"] | None:

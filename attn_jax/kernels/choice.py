@@ -4,7 +4,18 @@ import jax
 from jaxtyping import Array, Float
 
 from attn.config import Config
-from attn.kernels import FORMS, Facts, Row, biased, check_form, check_given, check_name, choose, options
+from attn.kernels import (
+    FORMS,
+    Facts,
+    Row,
+    biased,
+    check_attention,
+    check_form,
+    check_given,
+    check_name,
+    choose,
+    options,
+)
 from attn.masks import Rule
 from attn.variants.base import AttentionConfig
 from attn_jax.kernels import blocks, cudnn, plain, splash, steps
@@ -47,7 +58,7 @@ def attend(
         dim_v=v.shape[3],
         dtype=q.dtype.name,
         device=_device(),
-        training=False,
+        bias_learns=False,
         given=scope.given if bias is None else scope.given | {"bias"},
         options=scoring.options,
         heads=q.shape[2],
@@ -74,23 +85,24 @@ def explain(
     training: bool = False,
     given: tuple[str, ...] = (),
 ) -> tuple[Row, ...]:
-    """Which kernel a call would run and why each other would not: rows (kernel, chosen, reason).
+    """Which kernel a call would run and why each other would not: rows (kernel, chosen, reason); of one attention.
 
     `given` names what the call brings along: valid, segments, positions, allowed, bias, cache, context.
     """
-    sizes = cfg.sizes()
+    check_attention(cfg)
+    dim_k, dim_v = cfg.score_widths(queries, keys)
     facts = Facts(
         rule=cfg.rule,
         queries=queries,
         keys=keys,
-        dim_k=sizes["D"],
-        dim_v=sizes["E"],
+        dim_k=dim_k,
+        dim_v=dim_v,
         dtype=dtype,
         device=device or _device(),
-        training=training,
+        bias_learns=training,
         given=check_given(given) | biased(cfg),
         options=options(cfg, training),
-        heads=sizes["H"],
+        heads=cfg.sizes()["H"],
         batch=batch,
     )
     return choose(REFUSALS, facts)

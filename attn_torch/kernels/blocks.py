@@ -1,5 +1,6 @@
 """Attention in blocks of queries, each with only the keys it can see, on the flash kernel that also knows sinks."""
 
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -12,6 +13,7 @@ from attn_torch.kernels.cuts import Cut, cuts, share, within
 from attn_torch.kernels.flash import attended
 from attn_torch.kernels.runs import runs
 from attn_torch.kernels.sdpa import widened
+from attn_torch.kernels.unpadding import unpadded, without_padding
 from attn_torch.scope import Scope
 from attn_torch.scoring import Scoring
 
@@ -34,7 +36,7 @@ def refusal(facts: Facts) -> str | None:
     lacking = sorted(facts.options & {"softcap", "dropout"})
     if lacking:
         return f"PyTorch's flash kernel has no {' or '.join(lacking)}"
-    if facts.training and "bias" in facts.given:
+    if facts.bias_learns and "bias" in facts.given:
         return "PyTorch's flash kernel has no gradient of a bias"
     if "sinks" in facts.options:
         few = facts.queries * facts.keys < TINY
@@ -45,7 +47,7 @@ def refusal(facts: Facts) -> str | None:
 
 
 def _skips(facts: Facts) -> bool:
-    blocks = cuts(facts.rule, facts.given, facts.queries, facts.keys, size(facts.rule))
+    blocks = cuts(facts.rule, unpadded(facts.rule, facts.given), facts.queries, facts.keys, size(facts.rule))
     return share(blocks, facts.queries, facts.keys) < 0.75
 
 
@@ -59,6 +61,9 @@ def attend(
     bias: Float[Tensor, "B|1 H|1 T S"] | None,
 ) -> Float[Tensor, "B T H E"]:
     """softmax(q k^T * scale + bias) v over the keys that each query may see, with the sinks in the denominator."""
+    if bias is None and scope.valid is not None and unpadded(rule, scope.given) != scope.given:
+        attending = partial(_attend_whole, rule, scoring)
+        return without_padding(attending, scope, scope.valid, q, k, v)
     B, T, S, E = *q.shape[:2], k.shape[1], v.shape[3]
     blocks = None if bias is not None or scoring.slopes else unmasked(rule, scope.given, T, S)
     seen, causal, alike = None, isinstance(rule, Causal | Chunked), True
@@ -75,6 +80,10 @@ def attend(
     positions = (scope.queries.positions, scope.keys.positions) if slopes else (None, None)
     y, _ = attended(q, k, v, scoring.sinks, seen, bias, slopes, *positions, edges, causal, scoring.scale)
     return y[..., :E].transpose(1, 2)
+
+
+def _attend_whole(rule, scoring, scope, q, k, v):
+    return attend(rule, scope, scoring, q, k, v, None)
 
 
 def shifted(rule: Rule, given: frozenset[str]) -> bool:

@@ -8,7 +8,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn.config import Config
-from attn.kernels import FORMS, Facts, Row, biased, check_form, check_given, check_name, choose, options
+from attn.kernels import (
+    FORMS,
+    Facts,
+    Row,
+    biased,
+    check_attention,
+    check_form,
+    check_given,
+    check_name,
+    choose,
+    options,
+)
 from attn.masks import Rule
 from attn.variants.base import AttentionConfig
 from attn_torch.kernels import blocks, chunked, flex, plain, sdpa
@@ -74,9 +85,11 @@ def _choose(rule, scoring, q, k, v, learns, given, forced):
         dim_v=v.shape[3],
         dtype=_NAMES[q.dtype],
         device=q.device.type,
-        training=learns,
+        bias_learns=learns,
         given=given,
         options=scoring.options,
+        heads=q.shape[2],
+        batch=q.shape[0],
     )
     return KERNELS[next(row.kernel for row in choose(REFUSALS, facts, forced) if row.chosen)]
 
@@ -98,21 +111,25 @@ def explain(
     training: bool = False,
     given: tuple[str, ...] = (),
 ) -> tuple[Row, ...]:
-    """Which kernel a call would run and why each other would not: rows (kernel, chosen, reason).
+    """Which kernel a call would run and why each other would not: rows (kernel, chosen, reason); of one attention.
 
     `given` names what the call brings along: valid, segments, positions, allowed, bias, cache, context. In training a
     bias is taken for one that learns.
     """
+    check_attention(cfg)
+    dim_k, dim_v = cfg.score_widths(queries, keys)
     facts = Facts(
         rule=cfg.rule,
         queries=queries,
         keys=keys,
-        dim_k=cfg.sizes()["D"],
-        dim_v=cfg.sizes()["E"],
+        dim_k=dim_k,
+        dim_v=dim_v,
         dtype=dtype,
         device=device or "cpu",
-        training=training,
+        bias_learns=training,
         given=check_given(given) | biased(cfg),
         options=options(cfg, training),
+        heads=cfg.sizes()["H"],
+        batch=batch,
     )
     return choose(REFUSALS, facts)

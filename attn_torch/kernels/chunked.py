@@ -26,7 +26,7 @@ def refusal(facts: Facts) -> str | None:
     """Why writing out all scores at once, or none at all, is faster."""
     if facts.nothing:
         return facts.nothing
-    written, biased = facts.options & {"softcap", "sinks", "dropout"}, facts.training and "bias" in facts.given
+    written, biased = facts.options & {"softcap", "sinks", "dropout"}, facts.bias_learns and "bias" in facts.given
     if not (written or biased):
         return Slower("fused attention need not write out the scores")
     least = FEW if written else MANY

@@ -72,7 +72,7 @@ def flash(
 
 
 def flash_backward(
-    slope: Tensor,
+    dy: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -88,12 +88,12 @@ def flash_backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v and sinks (empty without sinks); `slope` is that of `out`."""
+    """The gradients of q, k, v and sinks (empty without sinks); `dy` is that of `out`."""
     dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     added = _added(seen, bias, slopes, q_positions, k_positions, edges, q.dtype)
     for run, extra in zip(_runs(edges), added, strict=True):
         for row, mask in run.batches(len(q), extra):
-            taken = run.queries(slope, row), run.queries(q, row), run.keys(k, row), run.keys(v, row)
+            taken = run.queries(dy, row), run.queries(q, row), run.keys(k, row), run.keys(v, row)
             taken += run.queries(out, row), run.queries(lse, row)
             found = _attend_backward(*taken, 0.0, causal, attn_mask=mask, scale=scale)
             run.queries(dq, row).copy_(found[0])
@@ -102,7 +102,7 @@ def flash_backward(
     if sinks is None:
         return dq, dk, dv, q.new_empty(0)
     weights = torch.exp(sinks.to(lse.dtype)[:, None] - lse)
-    dsinks = -(weights * (slope.to(lse.dtype) * out.to(lse.dtype)).sum(-1)).sum((0, 2))
+    dsinks = -(weights * (dy.to(lse.dtype) * out.to(lse.dtype)).sum(-1)).sum((0, 2))
     return dq, dk, dv, dsinks.to(sinks.dtype)
 
 
@@ -147,8 +147,8 @@ def _keep(ctx, inputs, output):
     ctx.rest = slopes, *rest
 
 
-def _gradients(ctx, slope, function):
-    *found, dsinks = function(slope, *ctx.saved_tensors, *ctx.rest)
+def _gradients(ctx, dy, function):
+    *found, dsinks = function(dy, *ctx.saved_tensors, *ctx.rest)
     return *found, dsinks if ctx.needs_input_grad[3] else None, *(None,) * 8
 
 
@@ -177,8 +177,8 @@ class _Flash(_OneByOne):
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx, slope, _):
-        return _gradients(ctx, slope, _FlashBackward.apply)
+    def backward(ctx, dy, _):
+        return _gradients(ctx, dy, _FlashBackward.apply)
 
 
 class _FlashBackward(_OneByOne):
@@ -206,9 +206,9 @@ def attended(*inputs):
 _op = torch.library.custom_op("attn::flash", flash, mutates_args=())
 _op_backward = torch.library.custom_op("attn::flash_backward", flash_backward, mutates_args=())
 _op.register_fake(lambda q, *_: _empty(q))
-_op.register_autograd(lambda ctx, slope, _: _gradients(ctx, slope, _op_backward), setup_context=_keep)
+_op.register_autograd(lambda ctx, dy, _: _gradients(ctx, dy, _op_backward), setup_context=_keep)
 
 
 @_op_backward.register_fake
-def _(slope, q, k, v, sinks, *_):
+def _(dy, q, k, v, sinks, *_):
     return tuple(torch.empty_like(t) for t in (q, k, v, q.new_empty(0) if sinks is None else sinks))

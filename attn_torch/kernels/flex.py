@@ -29,7 +29,7 @@ def refusal(facts: Facts) -> str | None:
         return "FlexAttention has no float64"
     if "dropout" in facts.options:
         return "FlexAttention has no dropout"
-    if facts.training and "bias" in facts.given:
+    if facts.bias_learns and "bias" in facts.given:
         return "FlexAttention adds up the gradient of a bias in no fixed order"
     return Slower(f"{facts.queries} queries do not fill a block of {BLOCK}") if facts.queries < BLOCK else None
 

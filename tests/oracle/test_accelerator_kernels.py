@@ -29,7 +29,7 @@ CFG = attn.GroupedQueryAttentionConfig(input_dim=1, heads=H, kv_heads=K, dim_k=H
 def facts_of(device: str, **facts: Any) -> Facts:
     """A call that every kernel of that device can run, but for what is said."""
     usual = {"rule": Causal(), "queries": 1024, "keys": 1024, "dim_k": 64, "dim_v": 64, "dtype": "bfloat16"}
-    usual |= {"device": device, "training": False, "given": frozenset(), "options": frozenset()}
+    usual |= {"device": device, "bias_learns": False, "given": frozenset(), "options": frozenset()}
     return Facts(**(usual | {name: frozenset(fact) if isinstance(fact, set) else fact for name, fact in facts.items()}))
 
 

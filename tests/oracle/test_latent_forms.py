@@ -1,5 +1,7 @@
 """The two forms of latent attention are one function: values, gradients, cached steps; and what its cache holds."""
 
+from importlib import import_module
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -90,3 +92,20 @@ def test_the_cache_of_a_deepseek_v3_layer_holds_576_numbers_a_token(twin):
     kept = {name: array.size for name, array in arrays.items() if name.startswith("layers.")}
     assert sum(kept.values()) / length == 576
     assert expanded_numbers(DEEPSEEK_V3) // 576 == 71
+
+
+@in_both
+@pytest.mark.parametrize("name", ["simple", "deepseek"])
+def test_the_widths_that_are_explained_are_those_that_a_kernel_gets(twin, name, monkeypatch):
+    cfg, kernels, seen = FORMS[name].replace(kv_lora_rank=90), import_module(f"attn_{twin.name}.kernels"), []
+    attend = kernels.attend
+
+    def spy(rule, scope, scoring, q, k, v, **more):
+        seen.append((q.shape[-1], v.shape[-1]))
+        return attend(rule, scope, scoring, q, k, v, **more)
+
+    monkeypatch.setattr(kernels, "attend", spy)
+    twin(cfg, weights_of(cfg), draw(2, 29, 13))
+    twin(cfg, weights_of(cfg), draw(2, 1, 13), cache=twin.init_cache(cfg, 2, 37))
+    assert seen == [cfg.score_widths(29, 29), cfg.score_widths(1, 37)]
+    assert seen[0] != seen[1]

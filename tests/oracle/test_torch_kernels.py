@@ -18,6 +18,7 @@ from attn_torch.functional import attention_weights, with_slopes
 from attn_torch.kernels import blocks, flash, sdpa
 from attn_torch.kernels.choice import KERNELS, REFUSALS
 from attn_torch.kernels.cuts import cuts, share
+from attn_torch.kernels.unpadding import unpadded
 from attn_torch.scope import survey
 from attn_torch.scoring import Scoring
 from tests import terms
@@ -234,6 +235,8 @@ def test_a_window_costs_what_it_sees():
         rule = SlidingWindow(width=256)
         pairs = share(cuts(rule, frozenset(), T, T, blocks.size(rule)), T, T) * T * T
         assert T * 256 < pairs < T * (256 + blocks.NARROW)
+        padded = cuts(rule, unpadded(rule, frozenset({"valid", "segments"})), T, T, blocks.size(rule))
+        assert padded == cuts(rule, frozenset(), T, T, blocks.size(rule))
     assert 0.5 < share(cuts(Causal(), frozenset({"segments"}), 4096, 4096, 256), 4096, 4096) < 0.54
 
 
@@ -517,7 +520,7 @@ def chosen(option: dict, queries: int, keys: int | None = None, **call) -> str:
 
 CAUSAL, WINDOW = {"mask": {"kind": "causal"}}, {"mask": {"kind": "sliding_window", "width": 256}}
 CHUNKS = {"mask": {"kind": "chunked", "width": 512}}
-LONG, CUDA = 4096, {"device": "cuda"}
+LONG, CUDA, HALF = 4096, {"device": "cuda"}, {"dtype": "bfloat16"}
 
 
 @pytest.mark.parametrize(
@@ -557,10 +560,20 @@ LONG, CUDA = 4096, {"device": "cuda"}
         (CAUSAL | {"softcap": 30.0}, LONG, CUDA | {"dtype": "float64"}, "chunked"),
         (CAUSAL | {"softcap": 30.0}, 1, CUDA | {"given": ("cache",)}, "plain"),
         (CAUSAL | {"dropout": 0.1}, LONG, CUDA | {"training": True}, "sdpa_causal"),
+        (CAUSAL | {"position_bias": {"kind": "alibi"}}, 1, CUDA | {"given": ("cache",)}, "sdpa_masked"),
+        (CAUSAL | {"position_bias": {"kind": "alibi"}}, 1, CUDA | HALF | {"given": ("cache",)}, "plain"),
+        (CAUSAL, 1, CUDA | HALF | {"given": ("cache",)}, "sdpa_masked"),
     ],
 )
 def test_the_choice(option, queries, call, expected):
     assert chosen(option, queries, **call) == expected
+
+
+def test_a_model_is_not_explained():
+    layer = attn.GroupedQueryAttentionConfig(**BASE, **CAUSAL)
+    model = attn.DecoderConfig(vocab_size=5, layers=1, attention=layer, mlp={"input_dim": 32, "hidden_dim": 8})
+    with refused("explain takes the config of one attention; got that of a decoder."):
+        attn_torch.explain(model, batch=1, queries=1, keys=1, dtype="float32")
 
 
 def test_the_table_names_every_kernel_with_its_reason():

@@ -120,6 +120,12 @@ class MultiHeadLatentAttentionConfig(ScoredConfig):
         absorbed = queries * C * (D + E) + queries * keys * (2 * C + R)
         return absorbed < expanded
 
+    def score_widths(self, queries: int, keys: int) -> tuple[int, int]:
+        """D + R and E; absorbed, C + R and C, and one number more for the bias of k_up and v_up."""
+        D, E, C, R = self.head_dim, self.dim_v // self.heads, self.kv_lora_rank, self.rope_dim or 0
+        biased = self.biased(self.projections)
+        return (C + R + biased["k_up"], C + biased["v_up"]) if self.absorbs(queries, keys) else (D + R, E)
+
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
         divides(self, "heads", "dim_k", "dim_v")
