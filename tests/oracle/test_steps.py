@@ -175,7 +175,7 @@ def test_a_prompt_and_steps_on_a_cache_are_the_whole(width):
 def facts_of(**facts: Any) -> Facts:
     """One query over a cache, of which steps refuse nothing but for what is said."""
     usual = {"rule": Causal(), "queries": 1, "keys": 201, "dim_k": 8, "dim_v": 8, "dtype": "float32"}
-    usual |= {"device": "cpu", "training": False, "given": frozenset({"cache"}), "heads": 8}
+    usual |= {"device": "cpu", "bias_learns": False, "given": frozenset({"cache"}), "heads": 8}
     return Facts(**(usual | facts))
 
 
