@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int
 from attn.positions import FINE, LONGEST, rotary_tables
 from attn.rope import LongRope, Rotation
 
-Angles = tuple[Float[Array, "B|1 T R/2"], Float[Array, "B|1 T R/2"]]
+Turns = tuple[Float[Array, "B|1 T R/2"], Float[Array, "B|1 T R/2"]]
 
 
-def angles(rope: Rotation, width: int, positions: Int[Array, "B|1 T"], lengths: Any, dtype: Any) -> Angles:
+def turns(rope: Rotation, width: int, positions: Int[Array, "B|1 T"], lengths: Any, dtype: Any) -> Turns:
     """cos and sin in `dtype`, times the rope's factor; NaN at a position outside 0..LONGEST-1.
 
     `lengths` matters to ropes that depend on it: a number for all, or the length of each token's own sequence [B T].

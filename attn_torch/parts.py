@@ -46,10 +46,10 @@ def attribute(leaf: layout.Leaf) -> str:
     return leaf.torch_name.rpartition(".")[2]
 
 
-def rows(x: Float[Tensor, "... M"]) -> tuple[Float[Tensor, "N M"], tuple[int, ...]]:
+def flattened(x: Float[Tensor, "... M"]) -> tuple[Float[Tensor, "N M"], tuple[int, ...]]:
     """The vectors of x one under another, and the axes they came in: what several projections of x share.
 
-    A product with a batch makes rows of it for itself, one step more for each projection, forth and back.
+    A product with a batch would flatten it for itself, one step more for each projection, forth and back.
     """
     return x.reshape(-1, x.shape[-1]), x.shape[:-1]
 
@@ -71,6 +71,7 @@ class Part(nn.Module):
 
     def __call__(self, *args: Any) -> Tensor:
         """forward(*args). What PyTorch does around it takes half as long as a small product, and is for hooks alone."""
+        # PyTorch tells of hooks for all modules under a private name alone.
         asked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
         if asked or self._compiled_call_impl is not None or _has_any_global_hook():
             return super().__call__(*args)

@@ -56,6 +56,16 @@ class Line(NamedTuple):
 class Recording(TorchFunctionMode):
     """Writes down every call of PyTorch as a line of Python.
 
+    Of y = (x @ w).relu(), where w is a constant, it makes
+
+        def step(*args):
+            t0 = args[0]
+            t2 = c3(t0, c1)
+            del t0
+            t4 = c5(t2)
+            del t2
+            return t4
+
     A call that is given constants alone is not repeated, and neither is one that returns what it was given; what draws
     random numbers is.
     """

@@ -178,6 +178,7 @@ def concrete(*arrays: Tensor | None) -> bool:
 
     There are none on the device "meta" or under a FakeTensorMode, and many where `torch.func.vmap` hides an axis.
     """
+    # PyTorch tells which mode it is in, and what `torch.func` has wrapped, under private names alone.
     if torch.compiler.is_compiling() or isinstance(_get_current_function_mode(), Recording):
         return False
     return not any(array is not None and _unknown(array) for array in arrays)

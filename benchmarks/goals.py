@@ -6,6 +6,7 @@ from benchmarks.comparing import FLOOR, OURS
 from benchmarks.results import Record
 
 BOTH = ("forward", "forward and backward")
+NAMES = {"jax": "JAX", "torch": "PyTorch"}
 JAX_PEERS = ("four projections", "Flax", "Equinox", "Keras")
 TORCH_PEERS = ("PyTorch", "x-transformers", "Keras")
 
@@ -67,7 +68,7 @@ class Goal(NamedTuple):
         """A number as a table says it."""
         return f"{value:.1f} µs" if self.field == "seconds" else f"{value:.3g}x"
 
-    def _worst(self, records, slow, fast):
+    def _worst(self, records, slow_field, fast_field):
         key = (self.part, self.framework, self.group)
         rows = [
             each["rows"]
@@ -75,21 +76,21 @@ class Goal(NamedTuple):
             if (each["part"], each["framework"], each["group"]) == key
             and (not self.columns or each["column"] in self.columns)
         ]
-        values = [found for each in rows if (found := self._in(each, slow, fast)) is not None]
+        values = [found for each in rows if (found := self._in(each, slow_field, fast_field)) is not None]
         if not values:
             return None
         return min(values) if self.most is None else max(values)
 
-    def _in(self, rows: dict[str, Any], slow: str, fast: str) -> float | None:
+    def _in(self, rows: dict[str, Any], slow_field: str, fast_field: str) -> float | None:
         those = [name for name in rows if name.startswith(self.slow)] if self.slow != (OURS,) else [OURS]
-        found = [rows[name][slow] for name in those if slow in rows.get(name, {})]
+        found = [rows[name][slow_field] for name in those if slow_field in rows.get(name, {})]
         if not found:
             return None
         if self.fast is None:
             return min(found)
-        if fast not in rows.get(self.fast, {}):
+        if fast_field not in rows.get(self.fast, {}):
             return None
-        base = rows[self.fast][fast]
+        base = rows[self.fast][fast_field]
         return (min(found) - base) * 1e6 if self.field == "seconds" else min(found) / base
 
 
@@ -110,9 +111,9 @@ def _torch_goals() -> list[Goal]:
         group, where = f"causal, {mode}", f"PyTorch, {mode}: "
         tiny = "one call, T=16, M=64, H=4"
         given = ("overhead", "torch", tiny, (mode,), (OURS,), FLOOR)
-        found.append(Goal(where + "a call over the floor", *given, most=30.0, field="seconds"))
+        found.append(Goal(where + "a call over four projections and SDPA", *given, most=30.0, field="seconds"))
         floor = ("layers", "torch", group, (), (OURS,), FLOOR)
-        found.append(Goal(where + "attn over the floor at every length", *floor, most=1.05, even=True))
+        found.append(Goal(where + "attn over four projections and SDPA at every length", *floor, most=1.05, even=True))
         for name in ("causal", "full", "grouped, 8 queries to 2 keys", "window of 256"):
             table = ("layers", "torch", f"{name}, {mode}", ())
             found.append(Goal(f"{where}any peer over attn, {name}", *table, TORCH_PEERS, least=1.0, even=True))
@@ -127,7 +128,7 @@ def _window_goals() -> list[Goal]:
     slow = (f"{OURS}, causal without a window",)
     return [
         Goal(
-            f"{framework}, {mode}: causal over a window of 256, T=8192",
+            f"{NAMES[framework]}, {mode}: causal over a window of 256, T=8192",
             "kernels", framework, f"window of 256, {mode}", ("T=8192",), slow, least=least,
         )
         for framework in ("jax", "torch")
@@ -157,7 +158,10 @@ GOALS = (
         "memory", "jax", "causal, forward and backward", ("growth",), (OURS,), None, most=4.2, field="growth",
     ),
     *(
-        Goal(f"{framework}, {mode}: the plain form over each option", "options", framework, mode, (), ("",), None, 0.95)
+        Goal(
+            f"{NAMES[framework]}, {mode}: the plain form over each option",
+            "options", framework, mode, (), ("",), None, 0.95,
+        )
         for framework in ("jax", "torch")
         for mode in BOTH
     ),

@@ -19,7 +19,7 @@ def new_store(cfg: AttentionConfig, batch: int, capacity: int, dtype: Any) -> St
 
 
 def extend(store: Store, scope: Any, new: Store) -> tuple[Store, Store]:
-    """The store with the new tokens' values in it, and what the call reads: [B S ...] by name."""
+    """What the call reads, [B S ...] by name, and the store with the new tokens' values in it."""
     if scope.slots is None:
         store = {name: values.astype(store[name].dtype) for name, values in new.items()}
         return store, store
@@ -27,4 +27,4 @@ def extend(store: Store, scope: Any, new: Store) -> tuple[Store, Store]:
     if not scope.joined:
         return written, written
     joined = {name: jnp.concatenate([store[name], values.astype(store[name].dtype)], 1) for name, values in new.items()}
-    return written, joined
+    return joined, written

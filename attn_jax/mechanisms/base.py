@@ -15,7 +15,7 @@ from attn_jax.caches.cache import Cache
 from attn_jax.caches.context import ContextLedger
 from attn_jax.caches.store import extend
 from attn_jax.parts import declare
-from attn_jax.rotary import angles
+from attn_jax.rotary import turns
 from attn_jax.scope import Scope, check_values, survey
 from attn_jax.scoring import Scoring
 from attn_jax.tokens import lengths
@@ -132,7 +132,7 @@ class AttentionModule(nn.Module):
         """What the call reads of its keys, by name, and the store after it; `new` is None for a context read before."""
         if store is None:
             return new, None
-        return (store, store) if new is None else reversed(extend(store, scope, new))
+        return (store, store) if new is None else extend(store, scope, new)
 
     def _turn(self, scope, heads, of_keys=False):
         """Heads at the positions of their tokens; keys of a context have positions of their own."""
@@ -143,7 +143,7 @@ class AttentionModule(nn.Module):
         if rope.by_length and length is None:
             length = lengths(tokens)
         width = rope.rotated(heads.shape[-1])
-        cos, sin = angles(rope, width, tokens.positions, length, functional.wide(heads.dtype))
+        cos, sin = turns(rope, width, tokens.positions, length, functional.wide(heads.dtype))
         return functional.rotate(heads, cos, sin, rope.layout)
 
     def _scoring(self, deterministic):

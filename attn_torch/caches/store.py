@@ -26,7 +26,7 @@ def _zeros(batch, slots, shape, dtype, device):
 
 
 def extend(store: Store, scope: Any, new: Store) -> tuple[Store, Store]:
-    """The store with the new tokens' values in it, and what the call reads: [B S ...] by name."""
+    """What the call reads, [B S ...] by name, and the store with the new tokens' values in it."""
     if scope.slots is None:
         store = {name: values.to(store[name].dtype) for name, values in new.items()}
         return store, store
@@ -36,4 +36,4 @@ def extend(store: Store, scope: Any, new: Store) -> tuple[Store, Store]:
         pairs = {name: (store[name][:, :-1], values.to(store[name].dtype)) for name, values in new.items()}
         joined = {name: torch.cat(pair, dim=1) for name, pair in pairs.items()}
     written = {name: write(store[name], scope.slots, values) for name, values in new.items()}
-    return written, joined or {name: values[:, :-1] for name, values in written.items()}
+    return joined or {name: values[:, :-1] for name, values in written.items()}, written

@@ -14,7 +14,7 @@ from attn_torch import functional, kernels
 from attn_torch.caches.cache import Cache
 from attn_torch.caches.context import ContextLedger
 from attn_torch.caches.store import extend
-from attn_torch.parts import declare, rows
+from attn_torch.parts import declare, flattened
 from attn_torch.rotary import turns
 from attn_torch.scope import Scope, Whole, check_values, survey
 from attn_torch.scoring import Scoring
@@ -66,6 +66,7 @@ class AttentionModule(nn.Module):
         Raises:
             ValueError: an argument contradicts the config or another argument; nothing is computed.
         """
+        # Of x alone there is nothing to check but its shape; to look for more would take as long as a small product.
         if context is allowed is bias is positions is valid is segments is cache is None and (
             context_positions is context_valid is context_segments is None and self._plainly(x)
         ):
@@ -134,17 +135,17 @@ class AttentionModule(nn.Module):
         return survey(*x.shape[:2], length, **call, ledger=ledger, device=x.device)
 
     def _selected(self, scope, x, context):
-        """The rows of x, and of what keys are read from; None for a context read before."""
-        of_x = rows(functional.select(scope.valid, x))
+        """x and what keys are read from, each flattened for its projections; None for a context read before."""
+        flat = flattened(functional.select(scope.valid, x))
         if self.cfg.reads is None:
-            return of_x, of_x
-        return of_x, None if context is None else rows(functional.select(scope.keys.valid, context))
+            return flat, flat
+        return flat, None if context is None else flattened(functional.select(scope.keys.valid, context))
 
     def _keep(self, scope, new, store):
         """What the call reads of its keys, by name, and the store after it; `new` is None for a context read before."""
         if store is None:
             return new, None
-        return (store, store) if new is None else reversed(extend(store, scope, new))
+        return (store, store) if new is None else extend(store, scope, new)
 
     def _turn(self, scope, heads, of_keys=False):
         """Heads at the positions of their tokens; keys of a context have positions of their own."""
@@ -152,16 +153,18 @@ class AttentionModule(nn.Module):
         if rope is None:
             return heads
         apart, dtype = of_keys and self.cfg.reads is not None, functional.wide(heads.dtype)
-
-        def make():
-            if isinstance(scope, Whole):
-                return turns(self.rotary, None, scope.length, dtype, scope.length)
-            tokens, length, below = (scope.keys, None, LONGEST) if apart else (scope.queries, scope.length, scope.below)
-            by_row = rope.by_length and length is None
-            return turns(self.rotary, tokens.positions, lengths(tokens) if by_row else length, dtype, below)
-
-        cos, sin = scope.once((rope, self.rotary.width, apart, dtype), make)
+        key = rope, self.rotary.width, apart, dtype
+        cos, sin = scope.once(key, lambda: self._turns(scope, apart, dtype))
         return functional.rotate(heads, cos, sin, rope.layout)
+
+    def _turns(self, scope, apart, dtype):
+        if isinstance(scope, Whole):
+            # Positions that are indices need not be written down.
+            return turns(self.rotary, None, scope.length, dtype, scope.length)
+        tokens, length, below = (scope.keys, None, LONGEST) if apart else (scope.queries, scope.length, scope.below)
+        if self.cfg.rope.by_length and length is None:
+            length = lengths(tokens)
+        return turns(self.rotary, tokens.positions, length, dtype, below)
 
     def _scoring(self):
         dropout = self.cfg.dropout if self.training else 0.0
@@ -190,9 +193,9 @@ class AttentionModule(nn.Module):
         weights = functional.attention_weights(q, k, scoring, allowed=mask, bias=bias)
         return functional.select(scope.valid, weights.transpose(1, 2)).transpose(1, 2)
 
-    def _finish(self, scope, of_queries, attended):
+    def _finish(self, scope, flat, attended):
         if self.cfg.output_gate is not None:
-            gate = functional.sigmoid(self.gate(*of_queries))
+            gate = functional.sigmoid(self.gate(*flat))
             attended = attended * (gate if self.cfg.output_gate == "elementwise" else gate[..., None])
         y = self.out(attended) if "out" in self._modules else attended.flatten(2)
         return functional.select(scope.valid, y)

@@ -34,9 +34,9 @@ class LatentAttention(AttentionModule):
         store: Any = None,
     ) -> tuple[Tensor, Any]:
         """(y, store) in a scope that is already surveyed."""
-        of_queries, of_keys = self._selected(scope, x, context)
-        q = self._queries(scope, of_queries)
-        kept, store = self._keep(scope, self._new(scope, of_keys), store)
+        flat, flat_keys = self._selected(scope, x, context)
+        q = self._queries(scope, flat)
+        kept, store = self._keep(scope, self._new(scope, flat_keys), store)
         kept = {name: values.to(q.dtype) for name, values in kept.items()}
         if self._absorbs(q.shape[1], kept["latent"].shape[1]):
             q, k, v = self._absorbed(q, kept)
@@ -44,22 +44,22 @@ class LatentAttention(AttentionModule):
         else:
             k, v = self._expanded(kept)
             attended = self._attend(scope, q, k, v)
-        return self._finish(scope, of_queries, attended), store
+        return self._finish(scope, flat, attended), store
 
     def weights_within(
         self, scope: Scope, x: Float[Tensor, "B T M"], context: Float[Tensor, "B S X"] | None = None
     ) -> Float[Tensor, "B H T S"]:
         """The attention weights in a scope that is already surveyed."""
-        of_queries, of_keys = self._selected(scope, x, context)
-        k, _ = self._expanded(self._new(scope, of_keys))
-        return self._weights(scope, self._queries(scope, of_queries), k)
+        flat, flat_keys = self._selected(scope, x, context)
+        k, _ = self._expanded(self._new(scope, flat_keys))
+        return self._weights(scope, self._queries(scope, flat), k)
 
-    def _queries(self, scope, x):
+    def _queries(self, scope, flat):
         normed = self.cfg.latent_norm is not None
         if self.cfg.q_lora_rank is None:
-            q = self.q(*x)
+            q = self.q(*flat)
         else:
-            latent = self.q_down(*x)
+            latent = self.q_down(*flat)
             q = self.q_up(self.q_norm(latent) if normed else latent)
         if self.cfg.rope is None:
             return q
@@ -67,14 +67,14 @@ class LatentAttention(AttentionModule):
         turned = self._turn(scope, q[..., width:])
         return torch.cat([q[..., :width], turned], dim=-1)
 
-    def _new(self, scope, context):
+    def _new(self, scope, flat):
         """What is kept of the tokens that this call brings: the normed latent, and the rotated key of all heads."""
-        if context is None:
+        if flat is None:
             return None
-        latent = self.kv_down(*context)
+        latent = self.kv_down(*flat)
         new = {"latent": latent if self.cfg.latent_norm is None else self.kv_norm(latent)}
         if self.cfg.rope_dim is not None:
-            shared = self.k_rope(*context)
+            shared = self.k_rope(*flat)
             new["k_rope"] = self._turn(scope, shared[:, :, None], of_keys=True)[:, :, 0]
         return new
 

@@ -28,35 +28,35 @@ class SoftmaxAttention(AttentionModule):
         store: Any = None,
     ) -> tuple[Tensor, Any]:
         """(y, store) in a scope that is already surveyed."""
-        of_queries, of_keys = self._selected(scope, x, context)
-        q = self._queries(scope, of_queries)
-        kept, store = self._keep(scope, self._new(scope, of_keys), store)
+        flat, flat_keys = self._selected(scope, x, context)
+        q = self._queries(scope, flat)
+        kept, store = self._keep(scope, self._new(scope, flat_keys), store)
         k, v = kept["k"], kept["v"]
         if k.dtype != q.dtype:
             k, v = k.to(q.dtype), v.to(q.dtype)
-        return self._finish(scope, of_queries, self._attend(scope, q, k, v)), store
+        return self._finish(scope, flat, self._attend(scope, q, k, v)), store
 
     def weights_within(
         self, scope: Scope, x: Float[Tensor, "B T M"], context: Float[Tensor, "B S X"] | None = None
     ) -> Float[Tensor, "B H T S"]:
         """The attention weights in a scope that is already surveyed."""
-        of_queries, of_keys = self._selected(scope, x, context)
-        return self._weights(scope, self._queries(scope, of_queries), self._new(scope, of_keys)["k"])
+        flat, flat_keys = self._selected(scope, x, context)
+        return self._weights(scope, self._queries(scope, flat), self._new(scope, flat_keys)["k"])
 
-    def _queries(self, scope, x):
+    def _queries(self, scope, flat):
         norm = self.cfg.qk_norm
-        q = self.q(*x)
+        q = self.q(*flat)
         q = self.q_norm(q) if norm is not None and norm.place == "before" else q
         q = self._turn(scope, q)
         return self.q_norm(q) if norm is not None and norm.place == "after" else q
 
-    def _new(self, scope, context):
+    def _new(self, scope, flat):
         """Keys and values of the tokens that this call brings: x's own, or the context's; None without either."""
-        if context is None:
+        if flat is None:
             return None
         norm = self.cfg.qk_norm
-        k = self.k(*context)
+        k = self.k(*flat)
         k = self.k_norm(k) if norm is not None and norm.place == "before" else k
         k = self._turn(scope, k, of_keys=True)
         k = self.k_norm(k) if norm is not None and norm.place == "after" else k
-        return {"k": k, "v": self.v(*context)}
+        return {"k": k, "v": self.v(*flat)}

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from attn.models.mlp import MLPConfig
 from attn_torch.functional import activate
-from attn_torch.parts import declare, rows
+from attn_torch.parts import declare, flattened
 
 
 class MLP(nn.Module):
@@ -18,10 +18,10 @@ class MLP(nn.Module):
         declare(self, cfg, dtype)
 
     def forward(self, x: Float[Tensor, "B T M"]) -> Float[Tensor, "B T M"]:
-        of_x = rows(x)
-        up = self.up(*of_x)
+        flat = flattened(x)
+        up = self.up(*flat)
         hidden = (
-            activate(self.cfg.activation, self.gate(*of_x)) * up
+            activate(self.cfg.activation, self.gate(*flat)) * up
             if self.cfg.gated
             else activate(self.cfg.activation, up)
         )

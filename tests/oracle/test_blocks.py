@@ -35,7 +35,7 @@ SIZES = (1, 31, 127, 129, 1000)
 
 
 def rows_of(name: str, T: int) -> dict[str, np.ndarray]:
-    """What a call brings along, by the name of the argument; for a context, of its 1.5 T tokens."""
+    """What a call brings along, by the name of the argument; a context has 1.5 T tokens, or a third of T."""
     rng = np.random.default_rng(T)
     padding = np.arange(T) < np.array([[T], [1 + T // 3]])
     runs = np.cumsum(rng.random((B, T)) < 9 / T, axis=1)
@@ -51,6 +51,7 @@ def rows_of(name: str, T: int) -> dict[str, np.ndarray]:
         "allowed": {"allowed": rng.random((B, 1, T, T)) < 0.2},
         "allowed_by_head": {"allowed": rng.random((1, H, T, T)) < 0.7},
         "context": {"context_length": T + T // 2},
+        "context_that_is_short": {"context_length": -(-T // 3), "context_valid": rng.random((B, -(-T // 3))) < 0.8},
         "context_positions": {
             "context_length": T + T // 2,
             "positions": positions,
@@ -119,6 +120,8 @@ def assert_blocks_are_plain(rule, T, rows="nothing", options=(), dtype="float64"
         ("window_or_prefix", 127, "left_padding", (), "float64"),
         ("causal", 129, "context_positions", ("bias_by_both",), "float64"),
         ("wide_window", 1000, "nothing", ("sinks", "softcap"), "float64"),
+        ("full", 1000, "context_that_is_short", ("sinks",), "float64"),
+        ("causal", 129, "context_that_is_short", ("softcap",), "float64"),
         ("wide_both_sides", 1000, "allowed_by_head", ("alibi", "bias_by_both"), "float64"),
     ],
 )

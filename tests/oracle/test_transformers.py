@@ -163,7 +163,7 @@ def test_a_rope_in_float32_has_the_digits_of_llamas(kind):
     cos, sin = attn_torch.rotary.turns(attn_torch.rotary.Tables(rope, width), positions, length, torch.float32)
     # The first half of what multiplies a head has -sin.
     found = {"torch": torch.stack([cos, -sin])[:, 0, :, 0, : width // 2].numpy()}
-    angles = attn_jax.rotary.angles(rope, width, positions.numpy(), length, np.float32)
+    angles = attn_jax.rotary.turns(rope, width, positions.numpy(), length, np.float32)
     found["jax"] = np.stack(angles)[:, 0]
     for values in found.values():
         # A processor's power may round one of them another way.
