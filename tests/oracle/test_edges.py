@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attn
-from tests.cases import H, M, assert_close, draw, in_both, refused, weights_of
+from tests.cases import H, M, assert_close, draw, in_both, in_both_for, refused, weights_of
 from tests.twins import by_every_kernel
 
 OPTIONS = {
@@ -22,20 +22,13 @@ OPTIONS = {
 }
 T = 9
 VALID = np.array([[False, False, *[True] * 7], [*[True] * 6, False, True, False]])
-SHORT = {"sinks", "dynamic"}
 
 
 def config(options: str, **more) -> attn.MultiHeadAttentionConfig:
     return attn.MultiHeadAttentionConfig(input_dim=M, heads=H, dim_k=6 * H, dim_v=5 * H, **(OPTIONS[options] | more))
 
 
-def full(cases) -> list:
-    """JAX compiles every case anew: few of them in the first tier."""
-    return [pytest.param(*case, marks=() if case[0] in SHORT else pytest.mark.full) for case in cases]
-
-
-@in_both
-@pytest.mark.parametrize(("options", "queries", "keys"), full(product(OPTIONS, (0, 5), (None, 0, 4))))
+@in_both_for("options queries keys", product(OPTIONS, (0, 5), (None, 0, 4)), [("sinks", 0, None), ("dynamic", 5, 0)])
 def test_no_tokens_are_as_good_as_any(twin, options, queries, keys):
     reading = {} if keys is None else {"context_dim": M}
     cfg, sides = config(options, **reading), [draw(2, n, M) for n in (queries, keys) if n is not None]
@@ -84,8 +77,7 @@ def test_what_a_bias_says_of_padding_does_not_matter(twin):
     assert all(np.isfinite(gradient).all() for gradient in found.values())
 
 
-@in_both
-@pytest.mark.parametrize("options", ["nothing", "sinks", "softcap", "alibi"])
+@in_both_for("options", ["nothing", "sinks", "softcap", "alibi"], ["nothing"])
 def test_a_bias_of_minus_infinity_hides(twin, options):
     cfg, x, direction = config(options), draw(2, T, M), draw(2, T, M, seed=1)
     hidden = np.random.default_rng(0).random((T, T)) < 0.4
