@@ -5,11 +5,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
 
 from attn.layout import Layout, leaves
 
 Size = Annotated[int, Field(gt=0)]
+
+
+def check_eps(eps: float) -> float:
+    """What a norm adds to its squares: enough that a vector of zeros, as padding is, stays 0 in float32."""
+    if eps < 1e-30:
+        raise ValueError(f"eps must be at least 1e-30; got {eps}.")
+    return eps
+
+
+Eps = Annotated[float, AfterValidator(check_eps)]
 
 
 def as_tuple(value: Any) -> Any:

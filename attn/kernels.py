@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from attn.masks import AllOf, AnyOf, Chunked, Rule
 from attn.positions import Alibi, Buckets
+from attn.variants.base import AttentionConfig
 
 GIVEN = ("valid", "segments", "positions", "allowed", "bias", "cache", "context")
 """What a call may bring along, as `explain` names it."""
@@ -56,9 +57,9 @@ class Facts(NamedTuple):
         return not self.given & MOVED and self.queries == self.keys
 
     @property
-    def nothing(self) -> str | None:
-        """Why no kernel that cuts a call into blocks can run this one, which has no queries or no keys."""
-        return None if self.queries and self.keys else f"there is nothing to cut in {self.queries} x {self.keys} scores"
+    def empty(self) -> str | None:
+        """Why no kernel but the plain form and PyTorch's own take this call: it has no queries or no keys."""
+        return None if self.queries and self.keys else f"there are no scores; got {self.queries} x {self.keys}"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -155,7 +156,7 @@ def span(rule: Rule) -> tuple[int, int]:
 
 def check_attention(cfg: Any) -> None:
     """Refuse to explain a model: "explain takes the config of one attention; got that of a decoder." """
-    if not hasattr(cfg, "score_widths"):
+    if not isinstance(cfg, AttentionConfig):
         raise ValueError(f"explain takes the config of one attention; got that of a {cfg.variant}.")
 
 

@@ -11,10 +11,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from attn.config import Frozen, Size, Tuple
+from attn.config import Frozen, Tuple
 
 FAR = 2**29
 """Beyond every position, and still an int32 after two of them are subtracted."""
+
+
+Reach = Annotated[int, Field(gt=0, le=FAR)]
 
 
 def _larger(a: Any, b: Any) -> Any:
@@ -86,7 +89,7 @@ class SlidingWindow(Rule):
     """
 
     kind: Literal["sliding_window"] = "sliding_window"
-    width: Size
+    width: Reach
     symmetric: bool = False
 
     @property
@@ -109,7 +112,7 @@ class Chunked(Rule):
     """Causal inside chunks of `width` positions, blind across their borders: k <= q and k // width == q // width."""
 
     kind: Literal["chunked"] = "chunked"
-    width: Size
+    width: Reach
 
     @property
     def memory(self) -> int | None:
@@ -126,7 +129,7 @@ class Prefix(Rule):
     """Everyone sees the first `length` positions; beyond them the rule is causal: k <= q or k < length."""
 
     kind: Literal["prefix"] = "prefix"
-    length: Size
+    length: Reach
 
     @property
     def causal(self) -> bool:

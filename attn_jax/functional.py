@@ -59,12 +59,12 @@ def attention_weights(
     scores = jnp.matmul(q, k.transpose(0, 2, 3, 1), preferred_element_type=wide(q.dtype))
     scores = capped(scores.reshape(B, H, T, S) * scoring.scale, scoring.softcap)
     if bias is not None:
-        allowed, bias = apart(allowed, bias)
+        allowed, bias = finite_bias(allowed, bias)
         scores = scores + bias.astype(scores.dtype)
     return softmax(scores, allowed, scoring.sinks)
 
 
-def apart(
+def finite_bias(
     allowed: Bool[Array, "B|1 H|1 T S"] | None, bias: Float[Array, "B|1 H|1 T S"]
 ) -> tuple[Bool[Array, "B|1 H|1 T S"], Float[Array, "B|1 H|1 T S"]]:
     """What a bias hides by -inf, taken out of it and told as `allowed` tells it."""
@@ -90,20 +90,19 @@ def softmax(
     """exp(scores) over its sum, to which a head's sink adds one more, over the allowed keys; a row without any is 0."""
     if allowed is None and sinks is None:
         return jax.nn.softmax(scores, axis=-1)
-    hidden = jnp.finfo(scores.dtype).min / 2
     if allowed is not None:
-        scores = jnp.where(allowed, scores, hidden)
-    peak = scores.max(-1, keepdims=True, initial=hidden)
+        scores = jnp.where(allowed, scores, -jnp.inf)
+    peak = scores.max(-1, keepdims=True, initial=-jnp.inf)
     if sinks is not None:
         sinks = sinks.astype(scores.dtype)[:, None, None]
         peak = jnp.maximum(peak, sinks)
-    peak = lax.stop_gradient(peak)
+    # Where nothing is seen, -inf - -inf must not become NaN.
+    peak = lax.stop_gradient(jnp.where(peak == -jnp.inf, 0, peak))
     exponentials = jnp.exp(scores - peak)
     total = exponentials.sum(-1, keepdims=True)
     if sinks is not None:
         total = total + jnp.exp(sinks - peak)
-    # Beside a key that is seen a hidden one is exactly 0; where all are hidden, each would be 1.
-    return exponentials / jnp.where(peak == hidden, jnp.inf, total)
+    return exponentials / jnp.where(total == 0, 1, total)
 
 
 def dropped(weights: Float[Array, "B H T S"], scoring: Scoring) -> Float[Array, "B H T S"]:

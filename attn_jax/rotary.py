@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -37,13 +38,15 @@ def _looked_up(rope, width, positions, length, dtype):
 
 
 def _computed(rope, width, positions, lengths, dtype):
-    # No table can hold every length: theta' and the frequencies are computed here, in `dtype`.
-    longest = jnp.maximum(lengths, rope.original_length).astype(dtype)
-    stretch = rope.factor * longest / rope.original_length - (rope.factor - 1)
-    exponents = jnp.asarray(np.arange(0, width, 2) / (width - 2), dtype)
-    frequencies = jnp.asarray(rope.base(width), dtype) * stretch[..., None] ** -exponents
-    turned = positions[..., None].astype(dtype) * frequencies
-    return jnp.cos(turned), jnp.sin(turned)
+    # No table can hold every length: theta' and the frequencies are computed here, in float64, which a program may do
+    # where arrays cannot have it: a float32 angle of 8000 radians is 2e-4 off.
+    with jax.enable_x64(True):
+        longest = jnp.maximum(lengths, rope.original_length).astype(jnp.float64)
+        stretch = rope.factor * longest / rope.original_length - (rope.factor - 1)
+        numbers = np.arange(0, width, 2, dtype=np.float64)
+        frequencies = rope.theta ** (-numbers / width) * stretch[..., None] ** (-numbers / (width - 2))
+        turned = positions[..., None].astype(jnp.float64) * frequencies
+        return jnp.cos(turned).astype(dtype), jnp.sin(turned).astype(dtype)
 
 
 def _rounded(rope, width, positions, lengths, dtype):

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float
@@ -11,8 +10,10 @@ from jaxtyping import Array, Bool, Float
 from attn.call import check_range
 from attn.masks import Full, Rule
 from attn.positions import LONGEST
+from attn_jax.arrays import check_x64
 from attn_jax.caches.context import ContextLedger
 from attn_jax.caches.ledger import Ledger
+from attn_jax.functional import select
 from attn_jax.tokens import Tokens, describe, rows
 
 
@@ -103,7 +104,7 @@ def survey(
     elif ledger is not None:
         ledger, keys, slots, joined = ledger.admit(queries, counts, before, rows(segments, batch))
     known = known if ledger is None else ledger.length
-    bias = _real(queries.valid, per_head(bias))
+    bias = _of_real(queries.valid, per_head(bias))
     return Scope(queries, keys, per_head(allowed), bias, ledger, slots, joined, named, known)
 
 
@@ -121,9 +122,9 @@ def per_head(array: Array | None) -> Array | None:
     return array[None, None] if array.ndim == 2 else array[:, None]
 
 
-def _real(valid, bias):
-    """What a bias says of an invalid query does not matter: 0."""
-    return bias if bias is None or valid is None else jnp.where(valid[:, None, :, None], bias, 0)
+def _of_real(valid, bias):
+    """The bias, and 0 in the row of an invalid query: what stands there does not matter."""
+    return bias if bias is None else select(valid, bias.swapaxes(1, 2)).swapaxes(1, 2)
 
 
 def concrete(*arrays: Array | None) -> bool:
@@ -138,7 +139,9 @@ def check_values(call: dict[str, Array | None], ledgers: tuple[Any, ...], length
         if array is not None and concrete(array, valid) and array.size:
             array = np.asarray(array) if valid is None else np.where(valid, array, 0)
             check_range(f"{side}positions", int(array.min()), int(array.max()), LONGEST)
-    valid = call.get("valid")
+    bias, valid = call.get("bias"), call.get("valid")
+    if bias is not None:
+        check_x64("bias", bias)
     for ledger in ledgers:
         if concrete(ledger.counts.length, valid):
             ledger.check_room(valid, length)

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_jax.functional import select
+
 
 class Tokens(NamedTuple):
     """One side of a call. A leading size of 1 stands for every row; None for "all valid" and "one segment"."""
@@ -65,22 +67,18 @@ def describe(
         began = 0 if counts is None else counts.start[:, None]
         start = jnp.maximum(lax.cummax(jnp.where(change, before, 0), axis=1), began)
         default = before - start
-    tokens = Tokens(default if positions is None else _real(valid, rows(positions, batch)), valid, run)
+    tokens = Tokens(default if positions is None else select(valid, rows(positions, batch)), valid, run)
     return tokens, _advance(counts, length, valid, start, number, run), before
-
-
-def _real(valid, numbers):
-    """What stands at an invalid token does not matter: 0."""
-    return numbers if valid is None else jnp.where(valid, numbers, 0)
 
 
 def _changes(valid, segments, counts):
     """Where a new run begins, and each row's last number: a valid token is compared with the valid one before it."""
     B, T = segments.shape
-    first = segments[:, :1] if counts is None else counts.segment[:, None]
+    first = jnp.zeros((B, 1), segments.dtype) if counts is None else counts.segment[:, None]
     index = jnp.broadcast_to(jnp.arange(1, T + 1), (B, T))
     latest = lax.cummax(index if valid is None else jnp.where(valid, index, 0), axis=1)
-    previous = jnp.concatenate([jnp.zeros((B, 1), latest.dtype), latest[:, :-1]], axis=1)
+    latest = jnp.pad(latest, ((0, 0), (1, 0)))
+    previous = latest[:, :-1]
     numbers = jnp.concatenate([first.astype(segments.dtype), segments], axis=1)
     change = segments != jnp.take_along_axis(numbers, previous, axis=1)
     begun = previous > 0 if counts is None else (previous > 0) | (counts.length > 0)[:, None]
@@ -90,8 +88,8 @@ def _changes(valid, segments, counts):
 
 def _advance(counts, length, valid, start, number, run):
     """The counts after the call; a call without segments goes on with the row's last one."""
-    if counts is None:
-        return None
+    if counts is None or length == 0:
+        return counts
     total = counts.length + (length if valid is None else valid.sum(1, dtype=counts.length.dtype))
     if number is None:
         return counts._replace(length=total)
@@ -100,7 +98,7 @@ def _advance(counts, length, valid, start, number, run):
 
 def lengths(tokens: Tokens) -> Int[Array, "B|1 T|1"]:
     """The largest valid position + 1 of each token's own sequence: its segment, or its row."""
-    positions = tokens.positions if tokens.valid is None else jnp.where(tokens.valid, tokens.positions, 0)
+    positions = select(tokens.valid, tokens.positions)
     if tokens.segments is None:
         return positions.max(axis=1, keepdims=True, initial=0) + 1
     # Beside a context segments are the numbers that both sides share; a number that comes back begins another run.

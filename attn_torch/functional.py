@@ -59,12 +59,12 @@ def attention_weights(
     scores = torch.einsum("btkgd,bskd->bkgts", q.to(wide(q.dtype)), k.to(wide(k.dtype)))
     scores = capped(scores.reshape(B, H, T, S) * scoring.scale, scoring.softcap)
     if bias is not None:
-        allowed, bias = apart(allowed, bias)
+        allowed, bias = finite_bias(allowed, bias)
         scores = scores + bias.to(scores.dtype)
     return softmax(scores, allowed, scoring.sinks)
 
 
-def apart(
+def finite_bias(
     allowed: Bool[Tensor, "B|1 H|1 T S"] | None, bias: Float[Tensor, "B|1 H|1 T S"]
 ) -> tuple[Bool[Tensor, "B|1 H|1 T S"], Float[Tensor, "B|1 H|1 T S"]]:
     """What a bias hides by -inf, taken out of it and told as `allowed` tells it."""
@@ -90,7 +90,8 @@ def softmax(
     """exp(scores) over its sum, to which a head's sink adds one more, over the allowed keys; a row without any is 0."""
     hidden = None if allowed is None else ~allowed
     if hidden is not None:
-        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min / 2)
+        # Where all are hidden, a softmax of -inf alone would be NaN; those weights are taken out below.
+        scores = scores.masked_fill(hidden & ~hidden.all(-1, keepdim=True), -torch.inf)
     if sinks is not None:
         beside = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, beside], dim=-1)

@@ -16,6 +16,7 @@ from attn.masks import Full, Rule
 from attn.positions import LONGEST
 from attn_torch.caches.context import ContextLedger
 from attn_torch.caches.ledger import Ledger
+from attn_torch.functional import select
 from attn_torch.recording import Recording
 from attn_torch.tokens import Tokens, describe, rows
 
@@ -149,7 +150,7 @@ def survey(
     elif ledger is not None:
         ledger, keys, slots, joined = ledger.admit(queries, counts, before, rows(segments, batch))
     known = known if ledger is None else ledger.length
-    bias = _real(queries.valid, per_head(bias))
+    bias = _of_real(queries.valid, per_head(bias))
     below = LONGEST if positions is not None else length if ledger is None else ledger.below
     return Scope(queries, keys, per_head(allowed), bias, ledger, slots, joined, named, known, below)
 
@@ -168,9 +169,9 @@ def per_head(array: Tensor | None) -> Tensor | None:
     return array[None, None] if array.ndim == 2 else array[:, None]
 
 
-def _real(valid, bias):
-    """What a bias says of an invalid query does not matter: 0."""
-    return bias if bias is None or valid is None else torch.where(valid[:, None, :, None], bias, 0)
+def _of_real(valid, bias):
+    """The bias, and 0 in the row of an invalid query: what stands there does not matter."""
+    return bias if bias is None else select(valid, bias.transpose(1, 2)).transpose(1, 2)
 
 
 def concrete(*arrays: Tensor | None) -> bool:
@@ -197,7 +198,7 @@ def check_values(call: dict[str, Tensor | None], ledgers: tuple[Any, ...], lengt
     for side in ("", "context_"):
         array, valid = call.get(f"{side}positions"), call.get(f"{side}valid")
         if array is not None and concrete(array, valid) and array.numel():
-            array = array.long() if valid is None else torch.where(valid, array, 0)
+            array = array.long() if valid is None else torch.where(valid, array.long(), 0)
             check_range(f"{side}positions", int(array.min()), int(array.max()), LONGEST)
     valid = call.get("valid")
     for ledger in ledgers:

@@ -3,8 +3,11 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from attn_torch.functional import select
 
 
 class Tokens(NamedTuple):
@@ -65,22 +68,17 @@ def describe(
         start = torch.cummax(torch.where(change, before, 0), dim=1).values
         start = start if counts is None else torch.maximum(start, counts.start[:, None])
         default = before - start
-    tokens = Tokens(default if positions is None else _real(valid, rows(positions, batch)), valid, run)
+    tokens = Tokens(default if positions is None else select(valid, rows(positions, batch)), valid, run)
     return tokens, _advance(counts, length, valid, start, number, run), before
-
-
-def _real(valid, numbers):
-    """What stands at an invalid token does not matter: 0."""
-    return numbers if valid is None else torch.where(valid, numbers, 0)
 
 
 def _changes(valid, segments, counts):
     """Where a new run begins, and each row's last number: a valid token is compared with the valid one before it."""
     B, T = segments.shape
-    first = segments[:, :1] if counts is None else counts.segment[:, None]
+    first = segments.new_zeros(B, 1) if counts is None else counts.segment[:, None]
     index = torch.arange(1, T + 1, device=segments.device).expand(B, T)
-    latest = torch.cummax(index if valid is None else torch.where(valid, index, 0), dim=1).values
-    previous = torch.cat([torch.zeros_like(latest[:, :1]), latest[:, :-1]], dim=1)
+    latest = F.pad(torch.cummax(index if valid is None else torch.where(valid, index, 0), dim=1).values, (1, 0))
+    previous = latest[:, :-1]
     numbers = torch.cat([first.to(segments.dtype), segments], dim=1)
     change = segments != torch.gather(numbers, 1, previous)
     begun = previous > 0 if counts is None else (previous > 0) | (counts.length > 0)[:, None]
@@ -90,8 +88,8 @@ def _changes(valid, segments, counts):
 
 def _advance(counts, length, valid, start, number, run):
     """The counts after the call; a call without segments goes on with the row's last one."""
-    if counts is None:
-        return None
+    if counts is None or length == 0:
+        return counts
     total = counts.length + (length if valid is None else valid.sum(1))
     if number is None:
         return counts._replace(length=total)
@@ -100,7 +98,7 @@ def _advance(counts, length, valid, start, number, run):
 
 def lengths(tokens: Tokens) -> Int[Tensor, "B|1 T|1"]:
     """The largest valid position + 1 of each token's own sequence: its segment, or its row."""
-    positions = tokens.positions if tokens.valid is None else torch.where(tokens.valid, tokens.positions, 0)
+    positions = select(tokens.valid, tokens.positions)
     if tokens.segments is None:
         return positions.amax(dim=1, keepdim=True) + 1 if positions.shape[1] else positions
     # Beside a context segments are the numbers that both sides share; a number that comes back begins another run.

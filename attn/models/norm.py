@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
-
-from attn.config import Frozen
+from attn.config import Eps, Frozen
 from attn.layout import Scale
 
 
@@ -19,7 +17,7 @@ class NormConfig(Frozen):
     """
 
     kind: Literal["rms", "layer"] = "rms"
-    eps: float = Field(default=1e-5, ge=0)
+    eps: Eps = 1e-5
     offset: bool = False
     bias: bool = True
 

@@ -28,8 +28,8 @@ SKIPPED = 2**16
 
 def refusal(facts: Facts) -> str | None:
     """Why blocks would not be the better form."""
-    if facts.nothing:
-        return facts.nothing
+    if facts.empty:
+        return facts.empty
     of_head = facts.queries * facts.keys
     if 2 * sum(span(facts.rule)) < facts.keys:
         few = of_head < SKIPPED

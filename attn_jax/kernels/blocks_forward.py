@@ -82,8 +82,9 @@ def _joined(plan: Plan, sinks: Array | None, at: Place, carry: Any) -> Any:
     peak, total, mixed = carry
     sink = part(sinks, (at.head, 0), (plan.heads, plan.group))[..., None, None].astype(peak.dtype)
     higher = jnp.maximum(peak, sink)
-    fade = jnp.exp(peak - higher)
-    return higher, total * fade + jnp.exp(sink - higher), mixed * fade
+    level = _finite(higher)
+    fade = jnp.exp(peak - level)
+    return higher, total * fade + jnp.exp(sink - level), mixed * fade
 
 
 def _finite(peak: Array) -> Array:

@@ -21,8 +21,8 @@ def refusal(facts: Facts) -> str | None:
     A mask would enter it as a bias, in which a query that sees nothing sees everything; the gradient of a bias is only
     right for a batch of 1.
     """
-    if facts.nothing:
-        return facts.nothing
+    if facts.empty:
+        return facts.empty
     if facts.device not in ("cuda", "gpu"):
         return f"cuDNN needs a CUDA device; got {facts.device}"
     if facts.dtype not in ("float16", "bfloat16"):

@@ -22,8 +22,8 @@ LARGEST = 512
 
 def refusal(facts: Facts) -> str | None:
     """Why splash attention cannot run this call."""
-    if facts.nothing:
-        return facts.nothing
+    if facts.empty:
+        return facts.empty
     if facts.device != "tpu":
         return f"splash attention is a TPU's kernel; got {facts.device}"
     if facts.dtype not in ("float32", "bfloat16"):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.kernels import Facts, Slower
 from attn.masks import Rule
-from attn_jax.functional import apart, capped, dropped, softmax, wide, with_slopes
+from attn_jax.functional import capped, dropped, finite_bias, softmax, wide, with_slopes
 from attn_jax.scope import Scope
 from attn_jax.scoring import Scoring
 
@@ -28,8 +28,8 @@ PARTS = 4
 
 def refusal(facts: Facts) -> str | None:
     """Why steps would not be the better form."""
-    if facts.nothing:
-        return facts.nothing
+    if facts.empty:
+        return facts.empty
     if facts.device != "cpu":
         return Slower(f"steps are a CPU's form; got {facts.device}")
     if facts.dtype not in ("float32", "float64"):
@@ -83,7 +83,7 @@ def _attend(
     scores = _product(k.reshape(B, S, -1), _columns(q, K), 2, 1).reshape(B, S, T, H).transpose(0, 3, 2, 1)
     scores = capped(scores * scoring.scale, scoring.softcap)
     if bias is not None:
-        mask, bias = apart(mask, bias)
+        mask, bias = finite_bias(mask, bias)
         scores = scores + bias.astype(scores.dtype)
     weights = dropped(softmax(scores, mask, scoring.sinks), scoring).astype(v.dtype)
     weights = weights.transpose(0, 3, 2, 1).reshape(B, S, T * H)

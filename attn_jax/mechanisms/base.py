@@ -168,6 +168,7 @@ class AttentionModule(nn.Module):
         far = buckets.max_distance
         bucket = jnp.asarray(buckets.table())[jnp.clip(distance, -far, far) + far]
         bias = jnp.moveaxis(self.position_bias(bucket), -1, 1)
+        bias = bias.astype(functional.wide(bias.dtype))
         return bias if scope.bias is None else bias + scope.bias.astype(bias.dtype)
 
     def _attend(self, scope, q, k, v, deterministic):

@@ -1,6 +1,5 @@
 """Attention in blocks of queries, each with only the keys it can see, on the flash kernel that also knows sinks."""
 
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -29,8 +28,8 @@ TINY = 256
 
 def refusal(facts: Facts) -> str | None:
     """Why the flash kernel cannot run this call, or why another is faster."""
-    if facts.nothing:
-        return facts.nothing
+    if facts.empty:
+        return facts.empty
     if facts.device != "cpu":
         return f"the flash kernel that returns a log-sum-exp is the CPU's; got {facts.device}"
     lacking = sorted(facts.options & {"softcap", "dropout"})
@@ -62,8 +61,11 @@ def attend(
 ) -> Float[Tensor, "B T H E"]:
     """softmax(q k^T * scale + bias) v over the keys that each query may see, with the sinks in the denominator."""
     if bias is None and scope.valid is not None and unpadded(rule, scope.given) != scope.given:
-        attending = partial(_attend_whole, rule, scoring)
-        return without_padding(attending, scope, scope.valid, q, k, v)
+
+        def run(scope, q, k, v):
+            return attend(rule, scope, scoring, q, k, v, None)
+
+        return without_padding(run, scope, scope.valid, q, k, v)
     B, T, S, E = *q.shape[:2], k.shape[1], v.shape[3]
     blocks = None if bias is not None or scoring.slopes else unmasked(rule, scope.given, T, S)
     seen, causal, alike = None, isinstance(rule, Causal | Chunked), True
@@ -80,10 +82,6 @@ def attend(
     positions = (scope.queries.positions, scope.keys.positions) if slopes else (None, None)
     y, _ = attended(q, k, v, scoring.sinks, seen, bias, slopes, *positions, edges, causal, scoring.scale)
     return y[..., :E].transpose(1, 2)
-
-
-def _attend_whole(rule, scoring, scope, q, k, v):
-    return attend(rule, scope, scoring, q, k, v, None)
 
 
 def shifted(rule: Rule, given: frozenset[str]) -> bool:

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from attn.call import dtype_name
 from attn.kernels import Facts, Slower
 from attn.masks import Rule
 from attn_torch.kernels import plain, sdpa
@@ -24,8 +25,8 @@ MANY = 2**24
 
 def refusal(facts: Facts) -> str | None:
     """Why writing out all scores at once, or none at all, is faster."""
-    if facts.nothing:
-        return facts.nothing
+    if facts.empty:
+        return facts.empty
     written, biased = facts.options & {"softcap", "sinks", "dropout"}, facts.bias_learns and "bias" in facts.given
     if not (written or biased):
         return Slower("fused attention need not write out the scores")
@@ -51,7 +52,8 @@ def attend(
     """
     # Positions are made now: within a checkpoint that is compiled, nothing outside of it may change.
     scope = Scope(scope.queries, scope.keys, scope.allowed, given=scope.given)
-    kernel = plain.attend if scoring.options & {"softcap", "sinks"} or sdpa.rounds(q, bias) else sdpa.masked
+    rounded = (bias is not None or scoring.slopes) and sdpa.rounds(q.device.type, dtype_name(q))
+    kernel = plain.attend if scoring.options & {"softcap", "sinks"} or rounded else sdpa.masked
 
     def attended(block, q, k, v, bias):
         return kernel(rule, within(scope, block), scoring, q, k, v, bias)

@@ -21,8 +21,8 @@ BLOCK = 128
 
 def refusal(facts: Facts) -> str | None:
     """Why FlexAttention cannot run this call, or is not worth compiling."""
-    if facts.nothing:
-        return facts.nothing
+    if facts.empty:
+        return facts.empty
     if facts.device != "cuda":
         return f"FlexAttention has no backward pass off CUDA; got {facts.device}"
     if facts.dtype == "float64":

@@ -43,13 +43,13 @@ def causal_refusal(facts: Facts) -> str | None:
 def masked_refusal(facts: Facts) -> str | None:
     """Why this call cannot be written as a mask, or would lose digits by it."""
     biased = "bias" in facts.given or "alibi" in facts.options
-    rounded = biased and facts.device != "cpu" and facts.dtype in ("bfloat16", "float16")
+    rounded = biased and rounds(facts.device, facts.dtype)
     return _missing(facts) or (f"off CPUs fused attention rounds a bias to {facts.dtype}" if rounded else None)
 
 
-def rounds(q: Float[Tensor, "B T H D"], bias: Tensor | None) -> bool:
-    """Whether fused attention takes a bias in the dtype of q only, and that is less than a score has."""
-    return bias is not None and q.device.type != "cpu" and q.dtype != wide(q.dtype)
+def rounds(device: str, dtype: str) -> bool:
+    """Whether fused attention takes a bias in the dtype of queries only, and that is less than a score has."""
+    return device != "cpu" and dtype in ("bfloat16", "float16")
 
 
 def _masking(facts: Facts) -> str | None:

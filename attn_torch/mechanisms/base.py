@@ -180,6 +180,7 @@ class AttentionModule(nn.Module):
         far = buckets.max_distance
         table = torch.tensor(buckets.table().tolist(), device=distance.device)
         bias = self.position_bias(table[distance.clamp(-far, far) + far]).movedim(-1, 1)
+        bias = bias.to(functional.wide(bias.dtype))
         return bias if scope.bias is None else bias + scope.bias.to(bias.dtype)
 
     def _attend(self, scope, q, k, v):

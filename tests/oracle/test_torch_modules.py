@@ -167,6 +167,14 @@ def test_every_kernel_lets_torch_func_through(kernel):
     torch.testing.assert_close(torch.func.vmap(module)(x[:, None])[:, 0], module(x).detach(), check_layout=False)
 
 
+def test_the_flash_kernel_says_that_it_has_no_second_derivative():
+    module = built(sinks=True)
+    module.kernel = "blocks"
+    (gradient,) = torch.autograd.grad(module(X).square().sum(), module.q.weight, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative; kernel='plain' has one"):
+        gradient.square().sum().backward()
+
+
 def model() -> torch.nn.Module:
     attention = CFG.replace(rope=ROPE, mask=attn.Causal())
     mlp = {"input_dim": attention.input_dim, "hidden_dim": 8}

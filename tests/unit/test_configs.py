@@ -127,6 +127,8 @@ LONG = {"kind": "longrope", "factor": 8.0, "short_factor": [1.0] * 4, "long_fact
             {"position_bias": {"kind": "t5", "buckets": 32, "max_distance": 16}},
             "max_distance must be greater than 16, the distances with a bucket of their own; got 16.",
         ),
+        ({"mask": {"kind": "chunked", "width": 2**29 + 1}}, "Input should be less than or equal to 536870912"),
+        ({"qk_norm": {"eps": 0.0}}, "eps must be at least 1e-30; got 0.0."),
         ({"qk_norm": {"learned": False, "offset": True}}, "offset needs a learned scale; got learned=False."),
     ],
 )

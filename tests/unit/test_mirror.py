@@ -13,6 +13,7 @@ OWN_WORDS = {"self", "variables", "rng", "deterministic", "device", "compile"}
 
 EXCEPTIONS = {
     "arrays.py:as_jax": "carries one array across; `as_torch` is its counterpart",
+    "arrays.py:check_x64": "PyTorch has float64 always",
     "arrays.py:as_torch": "carries one array across; `as_jax` is its counterpart",
     "arrays.py:BITS": "numpy does not know these dtypes of PyTorch; JAX shares them with it",
     "caches/cache.py:Cache.__init__": "PyTorch writes in place, so its cache remembers that a call has consumed it",

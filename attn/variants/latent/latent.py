@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from attn.config import Frozen, Size
+from attn.config import Eps, Frozen, Size
 from attn.layout import Layout, Projection, Scale
 from attn.masks import Full, Mask, Rule
 from attn.rope import AnyRope, YarnRope, yarn_magnitude
@@ -16,7 +16,7 @@ from attn.variants.softmax.base import Bias, check_rotary, like_input
 class LatentNorm(Frozen):
     """An RMS norm on each latent: x / sqrt(mean(x^2) + eps) * scale."""
 
-    eps: float = Field(default=1e-6, ge=0)
+    eps: Eps = 1e-6
 
 
 class MultiHeadLatentAttentionConfig(ScoredConfig):

@@ -2,9 +2,9 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from attn.config import Frozen
+from attn.config import Eps, Frozen
 from attn.layout import Scale
 
 
@@ -25,7 +25,7 @@ class QKNorm(Frozen):
     kind: Literal["rms", "layer", "l2"] = "rms"
     over: Literal["head", "heads", "full"] = "head"
     place: Literal["before", "after"] = "before"
-    eps: float = Field(default=1e-6, ge=0)
+    eps: Eps = 1e-6
     learned: bool = True
     offset: bool = False
     shift: bool = False
