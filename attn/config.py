@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+from pydantic_core import to_json
 
 from attn.layout import Layout, leaves
 
@@ -71,8 +72,8 @@ class Config(Frozen):
 
 
 def read_json(source: str | Path | Mapping[str, Any]) -> str:
-    """The JSON text behind a path to a file, a path to a checkpoint folder, or a dict."""
+    """The JSON text behind a path to a file, a path to a checkpoint folder, or a dict, which may hold configs."""
     if isinstance(source, Mapping):
-        return json.dumps(source)
+        return to_json(dict(source)).decode()
     path = Path(source)
     return (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")

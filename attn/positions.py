@@ -9,7 +9,7 @@ from math import log
 from typing import Literal, Self
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from attn.config import Frozen, Size
 from attn.rope import Rotation
@@ -57,7 +57,7 @@ class Buckets(Frozen):
 
     kind: Literal["t5"] = "t5"
     buckets: Size = 32
-    max_distance: Size = 128
+    max_distance: int = Field(default=128, gt=0, le=LONGEST)
     bidirectional: bool = False
 
     @property

@@ -26,7 +26,7 @@ class Rotation(Frozen):
     its digits, wrong by 2e-4 of a turn at position 8000.
     """
 
-    theta: Positive = 10000.0
+    theta: float = Field(default=10000.0, ge=1)
     width: Size | None = None
     layout: Literal["half", "interleaved"] = "half"
     float32: bool = False

@@ -128,6 +128,8 @@ LONG = {"kind": "longrope", "factor": 8.0, "short_factor": [1.0] * 4, "long_fact
             "max_distance must be greater than 16, the distances with a bucket of their own; got 16.",
         ),
         ({"mask": {"kind": "chunked", "width": 2**29 + 1}}, "Input should be less than or equal to 536870912"),
+        ({"position_bias": {"kind": "t5", "max_distance": 2**21}}, "Input should be less than or equal to 1048576"),
+        ({"rope": {"kind": "default", "theta": 1e-320}}, "Input should be greater than or equal to 1"),
         ({"qk_norm": {"eps": 0.0}}, "eps must be at least 1e-30; got 0.0."),
         ({"qk_norm": {"learned": False, "offset": True}}, "offset needs a learned scale; got learned=False."),
     ],
@@ -222,6 +224,8 @@ def test_a_value_may_be_given_as_json_or_as_an_object():
     assert as_json == as_objects
     assert as_json.to_json() == as_objects.to_json()
     assert attn.load_config(json.loads(as_json.to_json())) == as_json
+    inside = {"variant": "multi_head", "bias": (True, False, False, True), "mask": attn.AnyOf(of=as_objects.mask.of)}
+    assert attn.load_config(HEADS | inside) == as_objects
 
 
 @pytest.mark.parametrize(
