@@ -133,7 +133,10 @@ def concrete(*arrays: Array | None) -> bool:
 
 
 def check_values(call: dict[str, Array | None], ledgers: tuple[Any, ...], length: int) -> None:
-    """Refuse positions out of range and a cache that would overflow; compiled code gives NaN in those rows instead."""
+    """Refuse a bias that JAX would round, positions out of range and a cache that would overflow.
+
+    Compiled code cannot refuse the last two; it gives NaN in those rows.
+    """
     for side in ("", "context_"):
         array, valid = call.get(f"{side}positions"), call.get(f"{side}valid")
         if array is not None and concrete(array, valid) and array.size:
