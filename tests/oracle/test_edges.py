@@ -60,7 +60,7 @@ def test_no_tokens_have_no_segments(twin):
 
 
 @in_both
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+@pytest.mark.parametrize("dtype", [pytest.param("uint8", marks=pytest.mark.full), "uint16", "uint32"])
 def test_a_position_may_be_of_any_integer_type_beside_padding(twin, dtype):
     cfg, x = config("rope"), draw(2, T, M)
     given = {"valid": VALID, "positions": np.arange(T, dtype=dtype)}
@@ -70,7 +70,7 @@ def test_a_position_may_be_of_any_integer_type_beside_padding(twin, dtype):
 
 @in_both
 @pytest.mark.parametrize("options", ["rope", "dynamic", "longrope"])
-@pytest.mark.parametrize("first", [8000, 1_000_000])
+@pytest.mark.parametrize("first", [pytest.param(8000, marks=pytest.mark.full), 1_000_000])
 def test_far_positions_are_turned_by_in_full_digits(twin, options, first):
     cfg, x = config(options), draw(2, T, M, dtype="float32")
     weights, positions = weights_of(cfg, "float32"), first + 3 * np.arange(T)
@@ -138,7 +138,7 @@ LOWEST = float(np.finfo("float32").min)
 
 
 @in_both
-@pytest.mark.parametrize("options", ["nothing", "sinks"])
+@pytest.mark.parametrize("options", [pytest.param("nothing", marks=pytest.mark.full), "sinks"])
 def test_a_very_low_bias_hides_nothing(twin, options):
     cfg, x = config(options), draw(2, T, M, dtype="float32")
     weights = weights_of(cfg, "float32")
