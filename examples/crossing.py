@@ -32,7 +32,7 @@ with tempfile.TemporaryDirectory() as folder:
     after = attn_torch.evaluate(module, fixed)
     state = attn_torch.train(module, state, tokens, folder=folder)
 
-print(f"the loss on a batch: {before:.5f} in JAX, {after:.5f} in PyTorch")
+print(f"the loss on a batch: {before:.2f} in JAX, {abs(after - before):.0e} apart in PyTorch")
 print(
     f"step {state.history.step} of {train.steps}: from {state.history.losses[0]:.2f} to {state.history.losses[-1]:.2f}"
 )

@@ -10,19 +10,22 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-SMALL = r"\d(?:e-0[789])"
+SMALL = r"\de-0[789]"
 """A difference that float32's rounding explains."""
+
+NONE_OR_SMALL = rf"(?:0e\+00|{SMALL})"
+"""The same between two calls in float32: a product's order of summing hangs on its size and on the processor."""
 
 EXPECTED = {
     "both_twins": rf"PyTorch and reference differ by {SMALL}\nJAX and reference differ by     {SMALL}\n",
     "story": r"Once upon a time, there was a big dog [^\n]{100,}\n(?:.*\n)*the same in JAX: True\n",
     "crossing": (
-        r"the loss on a batch: (\d\.\d{4})\d in JAX, \1\d in PyTorch\n"
+        rf"the loss on a batch: \d\.\d\d in JAX, {NONE_OR_SMALL} apart in PyTorch\n"
         r"step 20 of 20: from 4\.\d\d to [23]\.\d\d\n"
     ),
     "padding_and_packing": (
-        rf"padded: (?:0e\+00|{SMALL}) and (?:0e\+00|{SMALL}) apart\n"
-        rf"packed: {SMALL} and {SMALL} apart\n"
+        rf"padded: {NONE_OR_SMALL} and {NONE_OR_SMALL} apart\n"
+        rf"packed: {NONE_OR_SMALL} and {NONE_OR_SMALL} apart\n"
         r"the padding's output is exactly 0: True\n"
     ),
 }
