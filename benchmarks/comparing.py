@@ -113,6 +113,11 @@ class Comparison:
         return f"would take about {expected:.0f} s a call" if expected > PATIENCE else None
 
 
+def most_calls(budget: Budget) -> int:
+    """How often `timed` calls each function at most: twice to warm up, and twice a round."""
+    return 2 + 2 * max(budget.least, budget.most)
+
+
 def timed(functions: Mapping[str, Callable[[], Any]], budget: Budget, base: str = OURS) -> dict[str, dict[str, Any]]:
     """The times and ratios of functions that need no check, each after a call or two to warm up."""
     warm = {name: min(once(function)[0], once(function)[0]) for name, function in functions.items()}

@@ -11,7 +11,7 @@ from attn.costs import attention_flops, projection_flops
 from attn.terminal import counted
 from attn.variants.latent.latent import LatentNorm, MultiHeadLatentAttentionConfig
 from benchmarks.cases import draw
-from benchmarks.comparing import Budget, timed
+from benchmarks.comparing import Budget, most_calls, timed
 from benchmarks.results import Record, record
 
 LENGTHS = {True: (1024,), False: (1024, 4096, 16384)}
@@ -32,12 +32,12 @@ def decode(framework: str, budget: Budget, quick: bool) -> list[Record]:
     """One column for each number of tokens in the cache."""
     records = []
     for S in counted(LENGTHS[quick], len(LENGTHS[quick]), f"decode, {framework}"):
-        latent = {form: stepper(framework, LATENT, S, budget.most, form) for form in FORMS}
+        latent = {form: stepper(framework, LATENT, S, most_calls(budget), form) for form in FORMS}
         rows = timed(latent, budget, "absorbed")
         group = "latent attention of DeepSeek-V2-Lite, one token"
         records.append(record("decode", framework, group, f"context {S}", rows, base="absorbed"))
         heads = {f"{cfg.heads} heads, {cfg.kv_heads} of keys": cfg for cfg in (GROUPED, MANY)}
-        steppers = {name: stepper(framework, cfg, S, budget.most) for name, cfg in heads.items()}
+        steppers = {name: stepper(framework, cfg, S, most_calls(budget)) for name, cfg in heads.items()}
         base = next(iter(heads))
         rows = timed(steppers, budget, base)
         records.append(record("decode", framework, "grouped heads, one token", f"context {S}", rows, base=base))
@@ -61,9 +61,9 @@ def flops(cfg: MultiHeadLatentAttentionConfig, keys: int, form: Any) -> int:
 
 
 def stepper(framework: str, cfg: Any, tokens: int, calls: int, kernel: str | None = None) -> Callable[[], Any]:
-    """A function that decodes the next token after so many; it may be called `calls` times and three."""
+    """A function that decodes the next token after so many; it may be called `calls` times."""
     twin = backend(framework)
-    length = tokens + calls + 3
+    length = tokens + calls
     arrays = dict(twin.cache_to_neutral(cfg, twin.init_cache(cfg, 1, length)))
     cache = twin.cache_from_neutral(cfg, filled(arrays, tokens))
     weights = attn.init_weights(cfg, seed=0)

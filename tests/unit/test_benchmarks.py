@@ -12,7 +12,7 @@ import pytest
 from benchmarks import layers, results
 from benchmarks.__main__ import main
 from benchmarks.cases import Case, cases, config, masked
-from benchmarks.comparing import Budget, Candidate, Comparison
+from benchmarks.comparing import Budget, Candidate, Comparison, most_calls, timed
 from benchmarks.decode import LATENT, flops
 from benchmarks.goals import GOALS, Goal
 from benchmarks.plots import lines
@@ -301,6 +301,15 @@ class Arrays:
     @staticmethod
     def first(result):
         return [result]
+
+
+def test_a_function_is_called_no_more_often_than_is_said():
+    # A cache has so many slots: on a fast machine all rounds are used.
+    called = []
+    for budget in (Budget(1e6, 1, 3), Budget(0.0, 4, 3)):
+        called.clear()
+        timed({"attn": lambda: called.append(1)}, budget)
+        assert len(called) == most_calls(budget)
 
 
 def test_a_candidate_is_checked_against_one_that_is_not_timed():
