@@ -67,24 +67,30 @@ def _of_child(name: str, T: int) -> int:
 
 def raised(name: str, T: int) -> int:
     """How many bytes a forward and a backward pass raise this process's peak, after a small one that loads all code."""
-    from benchmarks import peers_torch, side_torch
+    from benchmarks import side_torch
 
     def call(length: int) -> Any:
-        case = Case("causal", "causal", HEADS, length, True)
-        weights = peers_torch.weights_of(case)
-        makers = {
-            OURS: peers_torch.ours,
-            FLOOR: peers_torch.floor,
-            "PyTorch nn.MultiheadAttention": peers_torch.multihead,
-            "transformers Llama, rotary, eager": peers_torch.llama,
-        }
-        return side_torch.call(makers[name](case, weights), side_torch.given(inputs(length)), True)
+        return side_torch.call(candidate(name, length), side_torch.given(inputs(length)), True)
 
     call(64)()
     last = call(T)
     before = _status("VmRSS")
     last()
     return max(0, _status("VmHWM") - before)
+
+
+def candidate(name: str, T: int) -> Any:
+    """The candidate of this name, of `IN_TORCH`, at this length."""
+    from benchmarks import peers_torch
+
+    makers = {
+        OURS: peers_torch.ours,
+        FLOOR: peers_torch.floor,
+        "PyTorch nn.MultiheadAttention": peers_torch.multihead,
+        "transformers Llama, rotary, eager": peers_torch.llama,
+    }
+    case = Case("causal", "causal", HEADS, T, True)
+    return makers[name](case, peers_torch.weights_of(case))
 
 
 def _status(key: str) -> int:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import layers, results
+from benchmarks import layers, memory, results
 from benchmarks.__main__ import main
 from benchmarks.cases import Case, cases, config, masked
 from benchmarks.comparing import Budget, Candidate, Comparison, most_calls, timed
@@ -301,6 +301,12 @@ class Arrays:
     @staticmethod
     def first(result):
         return [result]
+
+
+@pytest.mark.parametrize("name", memory.IN_TORCH)
+def test_the_memory_of_a_long_layer_is_that_of_a_candidate(name):
+    # What is too slow or too large to be timed beside others still has a process of its own.
+    assert isinstance(memory.candidate(name, 4096), Candidate)
 
 
 def test_a_function_is_called_no_more_often_than_is_said():
