@@ -31,9 +31,9 @@ class Facts(NamedTuple):
         dim_v: the width of a value.
         dtype: of queries, keys and values.
         device: cpu, cuda, rocm, tpu, ...
-        bias_learns: a bias of the scores wants a gradient.
+        bias_learns: the call's bias or T5's wants a gradient.
         given: what the call brought along, of `GIVEN`.
-        options: what the config asks for beyond plain scores: softcap, alibi, sinks, dropout.
+        options: what the config asks for beyond plain scores: softcap, alibi, t5, sinks, dropout.
         heads: H.
         batch: B.
     """
@@ -60,6 +60,16 @@ class Facts(NamedTuple):
     def empty(self) -> str | None:
         """Why no kernel but the plain form and PyTorch's own take this call: it has no queries or no keys."""
         return None if self.queries and self.keys else f"there are no scores; got {self.queries} x {self.keys}"
+
+    @property
+    def added(self) -> frozenset[str]:
+        """What is added to the scores: bias, alibi, t5."""
+        return self.needs & {"bias", "alibi", "t5"}
+
+    @property
+    def learned(self) -> bool:
+        """Whether what is added to the scores gets a gradient."""
+        return self.bias_learns and bool(self.needs & {"bias", "t5"})
 
     @property
     def needs(self) -> frozenset[str]:
@@ -128,15 +138,10 @@ def _said(reason: str | None, fits: bool, forced: str | None) -> str:
 
 
 def options(cfg: Any, training: bool) -> frozenset[str]:
-    """The options of a config that a kernel must know: softcap, alibi, sinks, dropout."""
+    """The options of a config that a kernel must know: softcap, alibi, t5, sinks, dropout."""
     used = {"softcap": cfg.softcap, "sinks": cfg.sinks, "dropout": training and cfg.dropout}
-    used["alibi"] = isinstance(cfg.position_bias, Alibi)
+    used |= {"alibi": isinstance(cfg.position_bias, Alibi), "t5": isinstance(cfg.position_bias, Buckets)}
     return frozenset(name for name, value in used.items() if value)
-
-
-def biased(cfg: Any) -> frozenset[str]:
-    """Whether the config itself adds a bias to the scores that must be written out."""
-    return frozenset({"bias"} if isinstance(cfg.position_bias, Buckets) else ())
 
 
 def span(rule: Rule) -> tuple[int, int]:

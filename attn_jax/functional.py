@@ -9,6 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn_jax.scoring import Scoring
 
+SUMMED = 32
+"""A number's gradient is the sum of very many: over so many queries at once, and then of these sums. It rounds less."""
+
 
 def wide(dtype) -> jnp.dtype:
     """The dtype of scores, statistics and angles: at least float32."""
@@ -118,18 +121,21 @@ def sigmoid(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jax.nn.sigmoid(x.astype(wide(x.dtype))).astype(x.dtype)
 
 
-def with_slopes(
+def positioned(
     bias: Float[Array, "B|1 H|1 T S"] | None,
-    slopes: tuple[float, ...] | None,
+    scoring: Scoring,
     q: Int[Array, "B|1 T"],
     k: Int[Array, "B|1 S"],
     dtype: Any,
 ) -> Float[Array, "B|1 H|1 T S"] | None:
-    """The bias of the scores with ALiBi's added, where there is any."""
-    if slopes is None:
+    """The bias of the scores with ALiBi's or T5's added, where there is any."""
+    if scoring.slopes is not None:
+        distances = distance_bias(scoring.slopes, q, k, wide(dtype))
+    elif scoring.relative is not None:
+        distances = relative_bias(scoring.relative, q, k)
+    else:
         return bias
-    distances = distance_bias(slopes, q, k, wide(dtype))
-    return distances if bias is None else distances + bias
+    return distances if bias is None else distances + bias.astype(distances.dtype)
 
 
 def distance_bias(
@@ -138,6 +144,17 @@ def distance_bias(
     """ALiBi: -slope_h * |q - k| for positions q and k."""
     distance = jnp.abs(q[:, None, :, None] - k[:, None, None, :]).astype(dtype)
     return -jnp.asarray(slopes, dtype)[:, None, None] * distance
+
+
+def relative_bias(
+    relative: Float[Array, "H 2F+1"], q: Int[Array, "B|1 T"], k: Int[Array, "B|1 S"]
+) -> Float[Array, "B|1 H T S"]:
+    """T5's: the number of the distance k - q for positions q and k, those beyond F taken for F."""
+    T, N = q.shape[1], relative.shape[1]
+    distance = jnp.clip(k[:, None, :] - q[:, :, None], -(N // 2), N // 2) + N // 2
+    copy = jnp.arange(T) // SUMMED
+    copies = jnp.tile(relative, -(-T // SUMMED))
+    return jnp.moveaxis(copies.at[:, distance + N * copy[:, None]].get(mode="promise_in_bounds"), 0, 1)
 
 
 def rotate(

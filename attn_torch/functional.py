@@ -10,6 +10,9 @@ from torch import Tensor
 
 from attn_torch.scoring import Scoring
 
+SUMMED = 32
+"""A number's gradient is the sum of very many: over so many queries at once, and then of these sums. It rounds less."""
+
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype of scores, statistics and angles: at least float32."""
@@ -110,18 +113,21 @@ def sigmoid(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return torch.sigmoid(x.to(wide(x.dtype))).to(x.dtype)
 
 
-def with_slopes(
+def positioned(
     bias: Float[Tensor, "B|1 H|1 T S"] | None,
-    slopes: tuple[float, ...] | None,
+    scoring: Scoring,
     q: Int[Tensor, "B|1 T"],
     k: Int[Tensor, "B|1 S"],
     dtype: Any,
 ) -> Float[Tensor, "B|1 H|1 T S"] | None:
-    """The bias of the scores with ALiBi's added, where there is any."""
-    if slopes is None:
+    """The bias of the scores with ALiBi's or T5's added, where there is any."""
+    if scoring.slopes is not None:
+        distances = distance_bias(scoring.slopes, q, k, wide(dtype))
+    elif scoring.relative is not None:
+        distances = relative_bias(scoring.relative, q, k)
+    else:
         return bias
-    distances = distance_bias(slopes, q, k, wide(dtype))
-    return distances if bias is None else distances + bias
+    return distances if bias is None else distances + bias.to(distances.dtype)
 
 
 def distance_bias(
@@ -130,6 +136,19 @@ def distance_bias(
     """ALiBi: -slope_h * |q - k| for positions q and k."""
     distance = torch.abs(q[:, None, :, None] - k[:, None, None, :]).to(dtype)
     return -torch.tensor(slopes, dtype=dtype, device=q.device)[:, None, None] * distance
+
+
+def relative_bias(
+    relative: Float[Tensor, "H 2F+1"], q: Int[Tensor, "B|1 T"], k: Int[Tensor, "B|1 S"]
+) -> Float[Tensor, "B|1 H T S"]:
+    """T5's: the number of the distance k - q for positions q and k, those beyond F taken for F."""
+    T, N = q.shape[1], relative.shape[1]
+    distance = (k[:, None, :] - q[:, :, None]).clamp(-(N // 2), N // 2) + N // 2
+    copy = torch.arange(T, device=q.device) // SUMMED
+    copies = relative.repeat(1, -(-T // SUMMED))
+    # The gradient of `index_select` is several times faster than that of an index.
+    bias = copies.index_select(1, (distance + N * copy[:, None]).flatten())
+    return bias.unflatten(1, distance.shape).movedim(0, 1)
 
 
 def rotate(

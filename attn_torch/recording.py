@@ -11,7 +11,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import TorchFunctionMode
 
 LOOKS = {"__get__", "__len__", "dim", "size", "stride", "numel", "is_contiguous", "is_floating_point"}
-"""What tells of a tensor's form, which is the same at each step; anything else that makes no tensor reads numbers."""
+"""What makes no tensor tells, by these, of a tensor's form, the same at each step, and by others of its numbers."""
 
 DRAWS = ("rand", "normal", "dropout", "bernoulli", "multinomial", "poisson", "exponential")
 """A function with one of these in its name draws random numbers, others at each step."""
@@ -87,7 +87,7 @@ class Recording(TorchFunctionMode):
         del types
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        if function.__name__ not in LOOKS:
+        if function.__name__ not in LOOKS or isinstance(result, Tensor):
             self._alive.append(result)
             self._note(function, args, kwargs, result)
         return result

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 import attn
 from attn.call import check_call
-from attn.kernels import FORMS, Facts, biased, check_form, choose, options
+from attn.kernels import FORMS, Facts, check_form, choose, options
 from attn.parity import Inputs
 from attn.parity.inputs import perturbed
 from attn.variants import AttentionConfig
@@ -223,7 +223,7 @@ def _kernel_refusal(twin: str, cfg: AttentionConfig, case: Mapping[str, str], ca
     names = {"valid" if cfg.reads is None else "context_valid": "valid", "bias": "bias", "segments": "segments"}
     names |= {"positions": "positions", "allowed": "allowed"}
     given = {names[argument] for argument in call if argument in names} | ({"context"} if cfg.reads else set())
-    return _forced(twin, name, cfg, *lengths_of(case)[1:], case["dtype"], frozenset(given) | biased(cfg))
+    return _forced(twin, name, cfg, *lengths_of(case)[1:], case["dtype"], frozenset(given))
 
 
 def _forced(twin, name, cfg, T, S, dtype, given) -> str | None:

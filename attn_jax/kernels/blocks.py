@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from attn.kernels import MOVED, Facts, Slower, span
 from attn.masks import Full, Rule
 from attn_jax.kernels.blocks_backward import backward
+from attn_jax.kernels.blocks_bias import Bias, by_distance
 from attn_jax.kernels.blocks_bounds import AREA, Given, Plan, block_sizes, divisor
 from attn_jax.kernels.blocks_forward import forward
 from attn_jax.scope import Scope
@@ -64,13 +65,13 @@ def attend(
         scope.allowed,
         scoring.rng if scoring.dropout else None,
     )
-    return _attend(plan, q, k, v, bias, scoring.sinks, given)
+    return _attend(plan, q, k, v, Bias(bias, scoring.relative), scoring.sinks, given)
 
 
 def _plan(rule: Rule, scope: Scope, scoring: Scoring, q: Array, k: Array) -> Plan:
     (B, T, H, _), (S, K) = q.shape, k.shape[1:3]
     moved = scope.given & (MOVED | {"valid", "segments"})
-    by_index = (not moved and T == S) or (isinstance(rule, Full) and scoring.slopes is None)
+    by_index = (not moved and T == S) or (isinstance(rule, Full) and scoring.slopes is scoring.relative is None)
     block_q, block_k, single = block_sizes(rule, T, S, H // K, by_index and T == S)
     rows, heads = B, K
     if jax.default_backend() == "cpu":
@@ -84,15 +85,16 @@ def _plan(rule: Rule, scope: Scope, scoring: Scoring, q: Array, k: Array) -> Pla
 
 
 @partial(jax.jit, static_argnums=0)
-def _attend(plan: Plan, q: Array, k: Array, v: Array, bias: Array | None, sinks: Array | None, given: Given) -> Array:
+def _attend(plan: Plan, q: Array, k: Array, v: Array, bias: Bias, sinks: Array | None, given: Given) -> Array:
     """Heads in groups, sizes filled up to whole blocks, and back."""
     (B, T, H, D), K, G = q.shape, k.shape[2], plan.group
     q, k, v = _filled(q.reshape(B, T, K, G, D), plan, "bTkgd"), _filled(k, plan, "bSkd"), _filled(v, plan, "bSkd")
-    bias = None if bias is None else _filled(_grouped(bias, K), plan, "bkgTS")
+    pairs = None if bias.pairs is None else _filled(_grouped(bias.pairs, K), plan, "bkgTS")
+    relative = None if bias.relative is None else by_distance(plan, bias.relative)
     allowed = None if given.allowed is None else _filled(_grouped(given.allowed, K), plan, "bkgTS")
     rows = (_filled(row, plan, spelling) for row, spelling in zip(given[:6], ("bT", "bS") * 3, strict=True))
     sinks = None if sinks is None else sinks.reshape(K, G)
-    attended = _core(plan, q, k, v, bias, sinks, Given(*rows, allowed, given.rng))
+    attended = _core(plan, q, k, v, Bias(pairs, relative), sinks, Given(*rows, allowed, given.rng))
     return attended[:, :T].reshape(B, T, H, -1)
 
 

@@ -2,29 +2,26 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
 from attn_jax.functional import wide
+from attn_jax.kernels.blocks_bias import Bias, bias_added
 from attn_jax.kernels.blocks_bounds import Given, Plan, bounds
-from attn_jax.kernels.blocks_scores import (
+from attn_jax.kernels.blocks_places import (
     added,
-    folded,
     grid_of,
     keys_of,
-    pairs_at,
     place,
-    product,
     queries_at,
     queries_of,
-    scaled,
-    scores,
-    thinned,
     unturned,
     walk,
     written,
 )
+from attn_jax.kernels.blocks_scores import folded, product, scaled, scores, thinned
 
 
 def backward(
@@ -32,13 +29,13 @@ def backward(
     q: Float[Array, "B T K G D"],
     k: Float[Array, "B S K D"],
     v: Float[Array, "B S K E"],
-    bias: Float[Array, "B|1 K|1 G|1 T S"] | None,
+    bias: Bias,
     sinks: Float[Array, "K G"] | None,
     given: Given,
     attended: Float[Array, "B T K G E"],
     lse: Float[Array, "B T K G 1"],
     dy: Float[Array, "B T K G E"],
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
+) -> tuple[Array, Array, Array, Bias, Array | None]:
     """The gradients of q, k, v, bias and sinks; `dy` is that of the attended values y.
 
     With the weights p = e^(s - lse), and r what dropout left of them, in one pass over the blocks, queries outer:
@@ -65,7 +62,7 @@ def backward(
             dv = added(dv, where, product("rnme,rnms->rnes", dblock, left))
             dweights = product("rnme,rnse->rnms", dblock, keys_of(plan, v, at, start)).reshape(s.shape)
             ds = weights * (thinned(plan, given, at, start, dweights) - block_delta)
-            dbias = None if dbias is None else added(dbias, pairs_at(plan, at, start), ds)
+            dbias = bias_added(plan, given, at, start, dbias, ds)
             ds = folded(ds if dcap is None else ds * dcap).astype(block.dtype)
             dk = added(dk, where, product("rnmd,rnms->rnds", block, ds))
             return here + product("rnms,rnsd->rnmd", ds, keys), (dq, dk, dv, dbias)
@@ -76,12 +73,12 @@ def backward(
 
     # Keys last: these products are a third faster than those that would put them first.
     empty = (jnp.zeros((x.shape[0], x.shape[2], x.shape[3], x.shape[1]), kind) for x in (k, v))
-    dbias = None if bias is None else jnp.zeros(bias.shape, kind)
+    dbias = jax.tree.map(lambda array: jnp.zeros(array.shape, kind), bias)
     (dq, dk, dv, dbias), _ = lax.scan(step, (jnp.zeros_like(q), *empty, dbias), jnp.arange(grid.steps))
     dk, dv = (jnp.moveaxis(x, 3, 1) for x in (dk, dv))
     # Where q was too narrow to be multiplied by the scale, so is dk.
     dk = dk if q.dtype == kind else dk * plan.scale
-    dbias = None if bias is None else dbias.astype(bias.dtype)
+    dbias = jax.tree.map(lambda gradient, array: gradient.astype(array.dtype), dbias, bias)
     return dq, dk.astype(k.dtype), dv.astype(v.dtype), dbias, _of_sinks(sinks, lse, delta)
 
 

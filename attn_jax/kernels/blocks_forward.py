@@ -7,24 +7,21 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn_jax.functional import wide
+from attn_jax.kernels.blocks_bias import Bias
 from attn_jax.kernels.blocks_bounds import Given, Plan, bounds
-from attn_jax.kernels.blocks_scores import (
+from attn_jax.kernels.blocks_places import (
     Place,
-    folded,
     grid_of,
     keys_of,
     part,
     place,
-    product,
     queries_at,
     queries_of,
-    scaled,
-    scores,
-    thinned,
     unturned,
     walk,
     written,
 )
+from attn_jax.kernels.blocks_scores import folded, product, scaled, scores, thinned
 
 
 def forward(
@@ -32,7 +29,7 @@ def forward(
     q: Float[Array, "B T K G D"],
     k: Float[Array, "B S K D"],
     v: Float[Array, "B S K E"],
-    bias: Float[Array, "B|1 K|1 G|1 T S"] | None,
+    bias: Bias,
     sinks: Float[Array, "K G"] | None,
     given: Given,
 ) -> tuple[Float[Array, "B T K G E"], Float[Array, "B T K G 1"]]:

@@ -28,7 +28,7 @@ def refusal(facts: Facts) -> str | None:
         return f"splash attention is a TPU's kernel; got {facts.device}"
     if facts.dtype not in ("float32", "bfloat16"):
         return f"splash attention computes in float32 and bfloat16; got {facts.dtype}"
-    lacking = sorted(facts.options & {"alibi", "dropout"} | facts.given & {"allowed", "bias"})
+    lacking = sorted(facts.options & {"alibi", "t5", "dropout"} | facts.given & {"allowed", "bias"})
     if lacking:
         return f"splash attention has no {' or '.join(lacking)}"
     return _rule_refusal(facts)

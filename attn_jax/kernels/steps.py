@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.kernels import Facts, Slower
 from attn.masks import Rule
-from attn_jax.functional import capped, dropped, finite_bias, softmax, wide, with_slopes
+from attn_jax.functional import capped, dropped, finite_bias, positioned, softmax, wide
 from attn_jax.scope import Scope
 from attn_jax.scoring import Scoring
 
@@ -53,7 +53,7 @@ def attend(
     bias: Float[Array, "B|1 H|1 T S"] | None,
 ) -> Float[Array, "B T H E"]:
     """softmax(cap(q k^T * scale) + bias) v over the keys that each query may see."""
-    bias = with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
+    bias = positioned(bias, scoring, scope.queries.positions, scope.keys.positions, q.dtype)
     mask = scope.mask(rule)
     if mask is None:
         return _attend(scoring, q, k, v, None, bias)

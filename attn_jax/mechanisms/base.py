@@ -155,31 +155,27 @@ class AttentionModule(nn.Module):
             self.cfg.score_scale,
             self.cfg.softcap,
             slopes,
+            self._relative(),
             sinks,
             dropout,
             self.make_rng("dropout") if dropout else None,
         )
 
-    def _bias(self, scope):
+    def _relative(self):
         buckets = self.cfg.position_bias
         if not isinstance(buckets, Buckets):
-            return scope.bias
-        distance = scope.keys.positions[:, None, :] - scope.queries.positions[:, :, None]
-        far = buckets.max_distance
-        bucket = jnp.asarray(buckets.table())[jnp.clip(distance, -far, far) + far]
-        bias = jnp.moveaxis(self.position_bias(bucket), -1, 1)
-        bias = bias.astype(functional.wide(bias.dtype))
-        return bias if scope.bias is None else bias + scope.bias.astype(bias.dtype)
+            return None
+        relative = self.position_bias(jnp.asarray(buckets.table())).T
+        return relative.astype(functional.wide(relative.dtype))
 
     def _attend(self, scope, q, k, v, deterministic):
-        scoring, bias = self._scoring(deterministic), self._bias(scope)
-        return kernels.attend(
-            self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=None if self.kernel in FORMS else self.kernel
-        )
+        kernel = None if self.kernel in FORMS else self.kernel
+        scoring = self._scoring(deterministic)
+        return kernels.attend(self.cfg.rule, scope, scoring, q, k, v, bias=scope.bias, kernel=kernel)
 
     def _weights(self, scope, q, k):
-        scoring, bias, mask = self._scoring(True), self._bias(scope), scope.mask(self.cfg.rule)
-        bias = functional.with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
+        scoring, mask = self._scoring(True), scope.mask(self.cfg.rule)
+        bias = functional.positioned(scope.bias, scoring, scope.queries.positions, scope.keys.positions, q.dtype)
         weights = functional.attention_weights(q, k, scoring, allowed=mask, bias=bias)
         return functional.select(scope.valid, weights.swapaxes(1, 2)).swapaxes(1, 2)
 

@@ -35,14 +35,15 @@ def refusal(facts: Facts) -> str | None:
     lacking = sorted(facts.options & {"softcap", "dropout"})
     if lacking:
         return f"PyTorch's flash kernel has no {' or '.join(lacking)}"
-    if facts.bias_learns and "bias" in facts.given:
+    if facts.learned:
         return "PyTorch's flash kernel has no gradient of a bias"
     if "sinks" in facts.options:
         few = facts.queries * facts.keys < TINY
         return Slower(f"fewer than {TINY} scores a head are written out faster") if few else None
     if facts.keys < FEW:
         return Slower(f"one masked call is as fast below {FEW} keys")
-    return None if "alibi" in facts.options or _skips(facts) else Slower("no block of queries would see fewer keys")
+    by_distance = facts.options & {"alibi", "t5"}
+    return None if by_distance or _skips(facts) else Slower("no block of queries would see fewer keys")
 
 
 def _skips(facts: Facts) -> bool:
@@ -67,20 +68,21 @@ def attend(
 
         return without_padding(run, scope, scope.valid, q, k, v)
     B, T, S, E = *q.shape[:2], k.shape[1], v.shape[3]
-    blocks = None if bias is not None or scoring.slopes else unmasked(rule, scope.given, T, S)
+    by_distance = scoring.slopes is not None or scoring.relative is not None
+    blocks = None if bias is not None or by_distance else unmasked(rule, scope.given, T, S)
     seen, causal, alike = None, isinstance(rule, Causal | Chunked), True
     if blocks is None:
         blocks, causal, alike = cuts(rule, scope.given, T, S, size(rule)), False, shifted(rule, scope.given)
     # A run is a batch of its own for each row, and each of its blocks would have distances and biases of its own.
-    apart = bias is not None or (scoring.slopes and not alike)
+    apart = bias is not None or (by_distance and not alike)
     parts = runs(blocks, len(blocks) if apart else B, alike)
     if not causal:
         seen = masks(rule, scope, [block for run in parts for block in run.masked])
     q, k, v = widened(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
     edges = [number for run in parts for number in run]
-    slopes = list(scoring.slopes or ())
-    positions = (scope.queries.positions, scope.keys.positions) if slopes else (None, None)
-    y, _ = attended(q, k, v, scoring.sinks, seen, bias, slopes, *positions, edges, causal, scoring.scale)
+    added = bias, scoring.relative, list(scoring.slopes or ())
+    positions = (scope.queries.positions, scope.keys.positions) if by_distance else (None, None)
+    y, _ = attended(q, k, v, scoring.sinks, seen, *added, *positions, edges, causal, scoring.scale)
     return y[..., :E].transpose(1, 2)
 
 

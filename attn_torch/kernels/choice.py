@@ -12,7 +12,6 @@ from attn.kernels import (
     FORMS,
     Facts,
     Row,
-    biased,
     check_attention,
     check_form,
     check_given,
@@ -66,7 +65,7 @@ def attend(
     are, dropout apart.
     """
     given = scope.given if bias is None else scope.given | {"bias"}
-    learns = bias is not None and bias.requires_grad and torch.is_grad_enabled()
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (bias, scoring.relative))
     if known is None or torch.compiler.is_compiling():
         return _choose(rule, scoring, q, k, v, learns, given, kernel)(rule, scope, scoring, q, k, v, bias)
     call = (q.shape[1], k.shape[1], q.dtype, q.device, learns, given, scoring.dropout > 0, kernel)
@@ -127,7 +126,7 @@ def explain(
         dtype=dtype,
         device=device or "cpu",
         bias_learns=training,
-        given=check_given(given) | biased(cfg),
+        given=check_given(given),
         options=options(cfg, training),
         heads=cfg.sizes()["H"],
         batch=batch,

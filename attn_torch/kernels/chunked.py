@@ -27,10 +27,10 @@ def refusal(facts: Facts) -> str | None:
     """Why writing out all scores at once, or none at all, is faster."""
     if facts.empty:
         return facts.empty
-    written, biased = facts.options & {"softcap", "sinks", "dropout"}, facts.bias_learns and "bias" in facts.given
-    if not (written or biased):
+    written = facts.options & {"softcap", "sinks", "dropout"}
+    if not (written or facts.learned):
         return Slower("fused attention need not write out the scores")
-    least = FEW if written else MANY
+    least = MANY if "bias" in facts.given and not written else FEW
     if facts.queries * facts.keys < least:
         return Slower(f"fewer than {least} scores a head are written out faster at once")
     return None
@@ -52,7 +52,8 @@ def attend(
     """
     # Positions are made now: within a checkpoint that is compiled, nothing outside of it may change.
     scope = Scope(scope.queries, scope.keys, scope.allowed, given=scope.given)
-    rounded = (bias is not None or scoring.slopes) and sdpa.rounds(q.device.type, dtype_name(q))
+    biased = bias is not None or scoring.slopes is not None or scoring.relative is not None
+    rounded = biased and sdpa.rounds(q.device.type, dtype_name(q))
     kernel = plain.attend if scoring.options & {"softcap", "sinks"} or rounded else sdpa.masked
 
     def attended(block, q, k, v, bias):

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_torch.functional import distance_bias, wide
+from attn_torch.functional import distance_bias, relative_bias, wide
 from attn_torch.kernels.runs import Run
 
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -32,6 +32,7 @@ def flash(
     sinks: Tensor | None,
     seen: Tensor | None,
     bias: Tensor | None,
+    relative: Tensor | None,
     slopes: list[float],
     q_positions: Tensor | None,
     k_positions: Tensor | None,
@@ -48,16 +49,17 @@ def flash(
         sinks: one more logit a head in the denominator, [H].
         seen: which query of a block may see which of its keys, the blocks behind one another, [B|1 H|1 N].
         bias: added to the scores, [B|1 H|1 T S]; it has no gradient.
+        relative: T5's numbers by distance, [H 2F+1]; they have no gradient.
         slopes: ALiBi's, one a head; empty for none.
-        q_positions: [B|1 T], read with slopes only.
-        k_positions: [B|1 S], read with slopes only.
+        q_positions: [B|1 T], read with slopes or T5's numbers only.
+        k_positions: [B|1 S], read with slopes or T5's numbers only.
         edges: of each run of blocks how many they are and how many masks they have, and of the first of them the first
             query, the query after the last, the first key and the key after the last.
         causal: each block is square, and a query sees the keys up to its own index in it.
         scale: the multiplier of the scores.
     """
     out, lse = _empty(q)
-    added = _added(seen, bias, slopes, q_positions, k_positions, edges, q.dtype)
+    added = _added(seen, bias, relative, slopes, q_positions, k_positions, edges, q.dtype)
     for run, extra in zip(_runs(edges), added, strict=True):
         for row, mask in run.batches(len(q), extra):
             taken = run.queries(q, row), run.keys(k, row), run.keys(v, row)
@@ -79,6 +81,7 @@ def flash_backward(
     sinks: Tensor | None,
     seen: Tensor | None,
     bias: Tensor | None,
+    relative: Tensor | None,
     q_positions: Tensor | None,
     k_positions: Tensor | None,
     out: Tensor,
@@ -90,7 +93,7 @@ def flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and sinks (empty without sinks); `dy` is that of `out`."""
     dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    added = _added(seen, bias, slopes, q_positions, k_positions, edges, q.dtype)
+    added = _added(seen, bias, relative, slopes, q_positions, k_positions, edges, q.dtype)
     for run, extra in zip(_runs(edges), added, strict=True):
         for row, mask in run.batches(len(q), extra):
             taken = run.queries(dy, row), run.queries(q, row), run.keys(k, row), run.keys(v, row)
@@ -119,6 +122,7 @@ def _empty(q):
 def _added(
     seen: Bool[Tensor, "B|1 H|1 N"] | None,
     bias: Float[Tensor, "B|1 H|1 T S"] | None,
+    relative: Float[Tensor, "H 2F+1"] | None,
     slopes: list[float],
     q_positions: Int[Tensor, "B|1 T"] | None,
     k_positions: Int[Tensor, "B|1 S"] | None,
@@ -129,8 +133,11 @@ def _added(
     start = 0
     for _, masks, i, j, low, high in _runs(edges):
         extra = None if bias is None else bias[:, None, :, i:j, low:high].to(wide(dtype))
-        if slopes:
-            distances = distance_bias(tuple(slopes), q_positions[:, i:j], k_positions[:, low:high], wide(dtype))
+        if slopes or relative is not None:
+            positions = q_positions[:, i:j], k_positions[:, low:high]
+            distances = (
+                distance_bias(tuple(slopes), *positions, wide(dtype)) if slopes else relative_bias(relative, *positions)
+            )
             extra = distances[:, None] if extra is None else extra + distances[:, None]
         if seen is not None:
             size = masks * (j - i) * (high - low)
@@ -142,14 +149,14 @@ def _added(
 
 
 def _keep(ctx, inputs, output):
-    q, k, v, sinks, seen, bias, slopes, q_positions, k_positions, *rest = inputs
-    ctx.save_for_backward(q, k, v, sinks, seen, bias, q_positions, k_positions, *output)
+    q, k, v, sinks, seen, bias, relative, slopes, q_positions, k_positions, *rest = inputs
+    ctx.save_for_backward(q, k, v, sinks, seen, bias, relative, q_positions, k_positions, *output)
     ctx.rest = slopes, *rest
 
 
 def _gradients(ctx, dy, function):
     *found, dsinks = function(dy, *ctx.saved_tensors, *ctx.rest)
-    return *found, dsinks if ctx.needs_input_grad[3] else None, *(None,) * 8
+    return *found, dsinks if ctx.needs_input_grad[3] else None, *(None,) * 9
 
 
 class _OneByOne(torch.autograd.Function):

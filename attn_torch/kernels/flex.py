@@ -29,7 +29,7 @@ def refusal(facts: Facts) -> str | None:
         return "FlexAttention has no float64"
     if "dropout" in facts.options:
         return "FlexAttention has no dropout"
-    if facts.bias_learns and "bias" in facts.given:
+    if facts.learned:
         return "FlexAttention adds up the gradient of a bias in no fixed order"
     return Slower(f"{facts.queries} queries do not fill a block of {BLOCK}") if facts.queries < BLOCK else None
 
@@ -73,17 +73,21 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _score(scope: Scope, scoring: Scoring, bias: Tensor | None, q: Tensor) -> Callable[..., Tensor] | None:
-    if scoring.softcap is None and scoring.slopes is None and bias is None:
+    relative = scoring.relative
+    if scoring.softcap is scoring.slopes is relative is bias is None:
         return None
     B, H = q.shape[:2]
     slopes = None if scoring.slopes is None else torch.tensor(scoring.slopes, dtype=wide(q.dtype), device=q.device)
     q_positions, k_positions = (tokens.positions.expand(B, -1) for tokens in (scope.queries, scope.keys))
     bias = None if bias is None else bias.expand(B, H, -1, -1)
+    far = 0 if relative is None else relative.shape[1] // 2
 
     def score(value, b, h, t, s):
         value = capped(value, scoring.softcap)
         if slopes is not None:
             value = value - slopes[h] * torch.abs(q_positions[b, t] - k_positions[b, s])
+        if relative is not None:
+            value = value + relative[h, torch.clamp(k_positions[b, s] - q_positions[b, t], -far, far) + far]
         return value if bias is None else value + bias[b, h, t, s]
 
     return score

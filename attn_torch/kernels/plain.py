@@ -26,6 +26,5 @@ def attend(
     bias: Float[Tensor, "B|1 H|1 T S"] | None,
 ) -> Float[Tensor, "B T H E"]:
     """softmax(cap(q k^T * scale) + bias) v over the keys that each query may see."""
-    slopes, positions = scoring.slopes, (scope.queries.positions, scope.keys.positions)
-    bias = functional.with_slopes(bias, slopes, *positions, q.dtype)
+    bias = functional.positioned(bias, scoring, scope.queries.positions, scope.keys.positions, q.dtype)
     return functional.attend(q, k, v, scoring, allowed=scope.mask(rule), bias=bias)

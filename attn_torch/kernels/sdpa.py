@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn.kernels import Facts, Slower
+from attn.kernels import HIDING, Facts, Slower
 from attn.masks import Causal, Full, Rule
-from attn_torch.functional import wide, with_slopes
+from attn_torch.functional import positioned, wide
 from attn_torch.scope import Scope
 from attn_torch.scoring import Scoring
 
@@ -42,8 +42,7 @@ def causal_refusal(facts: Facts) -> str | None:
 
 def masked_refusal(facts: Facts) -> str | None:
     """Why this call cannot be written as a mask, or would lose digits by it."""
-    biased = "bias" in facts.given or "alibi" in facts.options
-    rounded = biased and rounds(facts.device, facts.dtype)
+    rounded = facts.added and rounds(facts.device, facts.dtype)
     return _missing(facts) or (f"off CPUs fused attention rounds a bias to {facts.dtype}" if rounded else None)
 
 
@@ -53,7 +52,7 @@ def rounds(device: str, dtype: str) -> bool:
 
 
 def _masking(facts: Facts) -> str | None:
-    needs = sorted(facts.given & {"valid", "segments", "allowed", "bias", "cache"} | facts.options & {"alibi"})
+    needs = sorted(facts.given & HIDING | facts.added)
     return f"{' and '.join(needs)} must enter a mask" if needs else _missing(facts) or _writing(facts)
 
 
@@ -81,7 +80,7 @@ def causal(rule: Rule, scope: Scope, scoring: Scoring, q: Float[Tensor, "B T H D
 
 def masked(rule: Rule, scope: Scope, scoring: Scoring, q: Float[Tensor, "B T H D"], k, v, bias) -> Tensor:
     """softmax(q k^T * scale + bias) v over the keys that each query may see."""
-    bias = with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
+    bias = positioned(bias, scoring, scope.queries.positions, scope.keys.positions, q.dtype)
     if bias is None:
         # As numbers, which PyTorch would make of it again in every layer.
         mask = scope.once((rule, q.dtype), lambda: hiding(scope.mask(rule), q.dtype))

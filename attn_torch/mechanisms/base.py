@@ -167,30 +167,25 @@ class AttentionModule(nn.Module):
         return turns(self.rotary, tokens.positions, length, dtype, below)
 
     def _scoring(self):
-        dropout = self.cfg.dropout if self.training else 0.0
-        if not (self.cfg.sinks or dropout):
+        dropout, buckets = self.cfg.dropout if self.training else 0.0, isinstance(self.cfg.position_bias, Buckets)
+        if not (self.cfg.sinks or buckets or dropout):
             return self._scored
-        return self._scored._replace(sinks=self.sinks if self.cfg.sinks else None, dropout=dropout)
+        sinks, relative = self.sinks if self.cfg.sinks else None, self._relative() if buckets else None
+        return self._scored._replace(relative=relative, sinks=sinks, dropout=dropout)
 
-    def _bias(self, scope):
-        buckets = self.cfg.position_bias
-        if not isinstance(buckets, Buckets):
-            return scope.bias
-        distance = scope.keys.positions[:, None, :] - scope.queries.positions[:, :, None]
-        far = buckets.max_distance
-        table = torch.tensor(buckets.table().tolist(), device=distance.device)
-        bias = self.position_bias(table[distance.clamp(-far, far) + far]).movedim(-1, 1)
-        bias = bias.to(functional.wide(bias.dtype))
-        return bias if scope.bias is None else bias + scope.bias.to(bias.dtype)
+    def _relative(self):
+        table = self.cfg.position_bias.table().tolist()
+        relative = self.position_bias(torch.tensor(table, device=self.position_bias.weight.device)).T
+        return relative.to(functional.wide(relative.dtype))
 
     def _attend(self, scope, q, k, v):
-        scoring, bias = self._scoring(), self._bias(scope)
-        kernel = None if self.kernel in FORMS else self.kernel
-        return kernels.attend(self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=kernel, known=self._kernels)
+        scoring, kernel = self._scoring(), None if self.kernel in FORMS else self.kernel
+        bias, known = scope.bias, self._kernels
+        return kernels.attend(self.cfg.rule, scope, scoring, q, k, v, bias=bias, kernel=kernel, known=known)
 
     def _weights(self, scope, q, k):
-        scoring, bias, mask = self._scoring()._replace(dropout=0.0), self._bias(scope), scope.mask(self.cfg.rule)
-        bias = functional.with_slopes(bias, scoring.slopes, scope.queries.positions, scope.keys.positions, q.dtype)
+        scoring, mask = self._scoring()._replace(dropout=0.0), scope.mask(self.cfg.rule)
+        bias = functional.positioned(scope.bias, scoring, scope.queries.positions, scope.keys.positions, q.dtype)
         weights = functional.attention_weights(q, k, scoring, allowed=mask, bias=bias)
         return functional.select(scope.valid, weights.transpose(1, 2)).transpose(1, 2)
 

@@ -214,7 +214,7 @@ def test_splash_attention_is_given_what_makes_it_the_plain_form(rule, keys, give
 
     def run(attended, *arrays):
         def loss(q, k, v, sinks):
-            scoring = Scoring(0.3, softcap, None, sinks if sunk else None)
+            scoring = Scoring(0.3, softcap, sinks=sinks if sunk else None)
             y = attended(rule, scope, scoring, q, k, v) * real
             return (y * direction).sum(), y
 
@@ -231,7 +231,7 @@ def test_splash_attention_is_given_what_makes_it_the_plain_form(rule, keys, give
     with jax.enable_x64(True):
         exact = run(written_out, *(jnp.array(array, "float64") for array in arrays))
         q, k, v, sinks = (jnp.array(array, "float64") for array in arrays)
-        scoring = Scoring(0.3, softcap, None, sinks if sunk else None)
+        scoring = Scoring(0.3, softcap, sinks=sinks if sunk else None)
         weights = attention_weights(q, k, scoring, allowed=scope.mask(rule))
     names = ("y", "q", "k", "v", "sinks")
     gradients = {name: np.array(array) for name, array in zip(names[1:], exact[1:], strict=True)}

@@ -62,13 +62,14 @@ def rows_of(name: str, T: int) -> dict[str, np.ndarray]:
 
 
 BIASES = {"bias": (1, 1), "bias_by_row": (B, 1), "bias_by_head": (1, H), "bias_by_both": (B, H)}
-OPTIONS = ("sinks", "softcap", "alibi", *BIASES)
+OPTIONS = ("sinks", "softcap", "alibi", "t5", *BIASES)
 
 
 def config_of(rule, options=(), heads=(H, K)):
     """A layer with that rule and those options."""
     named = {"sinks": "sinks" in options, "softcap": 1.5 if "softcap" in options else None}
     named |= {"position_bias": {"kind": "alibi"}} if "alibi" in options else {}
+    named |= {"position_bias": {"kind": "t5", "max_distance": 20}} if "t5" in options else {}
     sizes = {"input_dim": M, "heads": heads[0], "dim_k": heads[0] * D, "dim_v": heads[0] * E}
     return attn.GroupedQueryAttentionConfig(**sizes, kv_heads=heads[1], mask=rule.model_dump(), **named)
 
@@ -123,6 +124,13 @@ def assert_blocks_are_plain(rule, T, rows="nothing", options=(), dtype="float64"
         ("full", 1000, "context_that_is_short", ("sinks",), "float64"),
         ("causal", 129, "context_that_is_short", ("softcap",), "float64"),
         ("wide_both_sides", 1000, "allowed_by_head", ("alibi", "bias_by_both"), "float64"),
+        ("causal", 1000, "nothing", ("t5",), "float32"),
+        ("full", 129, "nothing", ("t5", "bias_by_row"), "float64"),
+        ("wide_window", 1000, "nothing", ("t5",), "float64"),
+        ("window", 127, "valid_and_segments", ("t5", "softcap"), "float64"),
+        ("both_sides", 1000, "positions", ("t5", "sinks"), "float32"),
+        ("full", 127, "context_positions", ("t5",), "float64"),
+        ("full", 129, "context", ("t5",), "float64"),
     ],
 )
 def test_blocks_give_the_values_and_gradients_of_the_plain_form(rule, T, rows, options, dtype):
@@ -138,7 +146,7 @@ def every_pair() -> list[tuple]:
     rng = np.random.default_rng(0)
     found = []
     for n, (rule, rows) in enumerate(product(RULES, ROWS)):
-        options = tuple(sorted({OPTIONS[n % 3], OPTIONS[3 + n % 4]} if rng.random() < 0.7 else ()))
+        options = tuple(sorted({OPTIONS[n % 4], OPTIONS[4 + n // 4 % 4]} if rng.random() < 0.7 else ()))
         heads = ((H, K), (H, 1), (H, H), (1, 1))[int(rng.integers(4))]
         heads = (H, K) if rows.endswith("head") else heads
         if heads == (1, 1):
@@ -278,19 +286,21 @@ def test_dropout_drops_the_same_weights_in_both_passes():
 # What compiling says.
 
 
-def memory_of(attend, T: int) -> int:
-    """The temporary bytes of a forward and backward pass under a causal rule."""
-    scope = survey(1, T)
+def memory_of(attend, T: int, rows: str) -> int:
+    """The temporary bytes of a forward and backward pass under a causal rule with T5's bias."""
 
-    def loss(q, k, v):
-        return (attend(Causal(), scope, Scoring(0.25), q, k, v, None) ** 2).sum()
+    def loss(q, k, v, relative, valid):
+        scope = survey(1, T, **({"valid": valid} if rows == "valid" else {}))
+        return (attend(Causal(), scope, Scoring(0.25, relative=relative), q, k, v, None) ** 2).sum()
 
-    shape = jax.ShapeDtypeStruct((1, T, 2, 16), jnp.float32)
-    return jax.jit(jax.grad(loss, (0, 1, 2))).lower(shape, shape, shape).compile().memory_analysis().temp_size_in_bytes
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (*[(1, T, 2, 16)] * 3, (2, 257), (1, T))]
+    shapes[-1] = jax.ShapeDtypeStruct((1, T), bool)
+    return jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
 
 
-def test_memory_grows_with_the_length_and_not_with_its_square():
-    short, long = memory_of(blocks.attend, 2048), memory_of(blocks.attend, 8192)
+@pytest.mark.parametrize("rows", ["nothing", "valid"])
+def test_memory_grows_with_the_length_and_not_with_its_square(rows):
+    short, long = memory_of(blocks.attend, 2048, rows), memory_of(blocks.attend, 8192, rows)
     assert long < 4.5 * short
     # The plain form keeps T x S scores for each of two heads.
     assert long < 8192 * 8192 * 2 * 4 / 20

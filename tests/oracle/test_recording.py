@@ -171,6 +171,18 @@ def test_what_is_not_used_is_not_computed_and_what_is_written_is():
 
 
 @torch.no_grad()
+def test_an_attribute_that_is_a_tensor_is_repeated():
+    def function(module, x):
+        return x.mT @ module.weight.T
+
+    module = torch.nn.Linear(2, 2)
+    advance = repeated(function, module)
+    for x in (torch.ones(2, 2), torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]])):
+        assert torch.equal(advance(x), x.mT @ module.weight.T)
+    assert advance.step is not advance.function
+
+
+@torch.no_grad()
 def test_random_numbers_are_drawn_at_each_step():
     def function(module, x):
         return module(x) + torch.rand(2) + torch.nn.functional.dropout(module.bias, 0.5)

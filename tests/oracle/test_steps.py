@@ -40,7 +40,7 @@ def run(kernel, rule, T, S, options, arrays, direction):
     softcap, slopes = 1.5 if "softcap" in options else None, SLOPES if "alibi" in options else None
 
     def loss(arrays):
-        scoring = Scoring(D**-0.5, softcap, slopes, arrays.get("sinks"))
+        scoring = Scoring(D**-0.5, softcap, slopes, arrays.get("relative"), arrays.get("sinks"))
         y = kernel.attend(rule, scope, scoring, arrays["q"], arrays["k"], arrays["v"], arrays.get("bias"))
         return (y * direction).sum(), y
 
@@ -53,6 +53,7 @@ def assert_steps_are_plain(rule, S, T=1, options=(), dtype="float64", kv_heads=K
     """Under the bound of the plain form in float64, from the same numbers."""
     shapes = {"q": (B, T, H, D), "k": (B, S, kv_heads, D), "v": (B, S, kv_heads, E), "direction": (B, T, H, E)}
     shapes |= {"bias": (1, H, T, S)} if "bias" in options else {}
+    shapes |= {"relative": (H, 31)} if "t5" in options else {}
     shapes |= {"sinks": (H,)} if "sinks" in options else {}
     drawn = {name: draw(*shape, seed=n, dtype=dtype) for n, (name, shape) in enumerate(shapes.items())}
     with jax.enable_x64(True):
@@ -76,6 +77,7 @@ def assert_steps_are_plain(rule, S, T=1, options=(), dtype="float64", kv_heads=K
         (Causal(), 129, 1, ("early", "alibi"), "bfloat16", K),
         (SlidingWindow(width=50), 129, 3, ("allowed", "sinks"), "float64", K),
         (Causal(), 1000, 2, ("ragged", "bias", "sinks"), "float32", 1),
+        (Causal(), 129, 1, ("ragged", "t5"), "float64", K),
     ],
 )
 def test_steps_give_the_values_and_gradients_of_the_plain_form(rule, S, T, options, dtype, kv_heads):

@@ -14,7 +14,7 @@ import attn_torch
 from attn.kernels import Facts, Slower, span
 from attn.masks import AllOf, AnyOf, Causal, Chunked, SlidingWindow
 from attn.tolerance import bound, floors, row_error
-from attn_torch.functional import attention_weights, with_slopes
+from attn_torch.functional import attention_weights, positioned
 from attn_torch.kernels import blocks, flash, sdpa
 from attn_torch.kernels.choice import KERNELS, REFUSALS
 from attn_torch.kernels.cuts import cuts, share
@@ -38,7 +38,7 @@ WIDER = RULES | {
 
 GIVEN = ["", "valid", "segments", "valid segments", "positions", "allowed", "bias", "context"]
 GIVEN += ["shorter context positions", "shorter context positions context_valid"]
-OPTIONS = ["", "sinks", "alibi", "softcap", "sinks alibi", "softcap sinks alibi"]
+OPTIONS = ["", "sinks", "alibi", "softcap", "t5", "sinks alibi", "softcap sinks alibi", "softcap t5"]
 EVERY = list(product(SIZES, WIDER, GIVEN, OPTIONS))
 SMALL = [case for case in EVERY if case[0] < 1000]
 SAMPLE = [*random.Random(0).sample(SMALL, 170), (1000, "window_of_37", "segments", "sinks")]
@@ -76,12 +76,14 @@ class Call:
         self.scope = survey(B, T, S if "context" in given else None, **rows)
         shapes = {"q": (B, T, H, D), "k": (B, S, K, D), "v": (B, S, K, E)}
         shapes |= {"bias": (1, H, T, S)} if "bias" in given else {}
+        shapes |= {"relative": (H, 41)} if "t5" in options else {}
         shapes |= {"sinks": (H,)} if "sinks" in options else {}
         arrays = {name: torch.from_numpy(rng.standard_normal(shape)) for name, shape in shapes.items()}
         self.operands = {name: array.to(getattr(torch, dtype)).requires_grad_() for name, array in arrays.items()}
         slopes = tuple(0.5 ** (h + 1) for h in range(H)) if "alibi" in options else None
         softcap = 2.0 if "softcap" in options else None
-        self.scoring = Scoring(0.4, softcap, slopes, self.operands.get("sinks"), dropout)
+        relative, sinks = self.operands.get("relative"), self.operands.get("sinks")
+        self.scoring = Scoring(0.4, softcap, slopes, relative, sinks, dropout)
         words = self.scope.given | ({"bias"} if "bias" in given else set())
         self.facts = Facts(rule, T, S, D, E, dtype, "cpu", True, words, self.scoring.options)
 
@@ -109,8 +111,8 @@ class Call:
         """What small rows of the gradients are measured against."""
         arrays = {name: operand.detach() for name, operand in self.operands.items()}
         q, k, v, bias, scoring = arrays["q"], arrays["k"], arrays["v"], arrays.get("bias"), self.scoring
-        scoring = scoring._replace(sinks=arrays.get("sinks"))
-        bias = with_slopes(bias, scoring.slopes, self.scope.queries.positions, self.scope.keys.positions, q.dtype)
+        scoring = scoring._replace(relative=arrays.get("relative"), sinks=arrays.get("sinks"))
+        bias = positioned(bias, scoring, self.scope.queries.positions, self.scope.keys.positions, q.dtype)
         weights = attention_weights(q, k, scoring, allowed=self.scope.mask(self.rule), bias=bias)
         numbers = (array.numpy() for array in (weights, q, k, v, self.direction()))
         return terms.least(*numbers, scoring.scale)
@@ -170,6 +172,7 @@ SEVERAL = [
     (127, "causal", "", "sinks"),
     (129, "window_of_37", "valid segments", "sinks alibi"),
     (31, "full", "bias", ""),
+    (129, "causal", "", "t5"),
 ]
 SEVERAL += [
     (129, "symmetric_window_of_41", "allowed", "alibi"),
@@ -312,7 +315,7 @@ def test_no_tensor_has_all_scores_in_it(kernel, options):
 def test_a_sink_is_one_more_key_whose_value_is_0():
     q, k, v, sinks = draw(1, H, 1, D), draw(1, H, 2, D, seed=1), draw(1, H, 2, D, seed=2), draw(H, seed=3)
     y, lse = flash.attended(
-        *map(torch.from_numpy, (q, k, v, sinks)), None, None, [], None, None, [1, 1, 0, 1, 0, 2], False, 0.3
+        *map(torch.from_numpy, (q, k, v, sinks)), None, None, None, [], None, None, [1, 1, 0, 1, 0, 2], False, 0.3
     )
     scores = np.concatenate([np.einsum("bhtd,bhsd->bhts", q, k) * 0.3, sinks[None, :, None, None]], -1)
     total = np.exp(scores).sum(-1, keepdims=True)
@@ -320,16 +323,18 @@ def test_a_sink_is_one_more_key_whose_value_is_0():
     assert_close(lse.numpy(), np.log(total[..., 0]))
 
 
-def test_the_flash_operators_keep_the_promises_that_a_compiler_relies_on():
-    call = Call(7, Causal(), "valid segments", "sinks alibi")
+@pytest.mark.parametrize("by_distance", ["alibi", "t5"])
+def test_the_flash_operators_keep_the_promises_that_a_compiler_relies_on(by_distance):
+    call = Call(7, Causal(), "valid segments", f"sinks {by_distance}")
     q, k = (call.operands[name].detach().transpose(1, 2).requires_grad_() for name in "qk")
     v = torch.from_numpy(draw(B, K, 7, D)).requires_grad_()
     parts = cuts(call.rule, call.scope.given, 7, 7, 3)
     seen, positions = blocks.masks(call.rule, call.scope, parts), call.scope.queries.positions
     bias = torch.from_numpy(draw(1, 1, 7, 7))
     edges = [edge for part in parts for edge in (1, 1, *part)]
-    slopes = list(call.scoring.slopes)
-    inputs = q, k, v, call.scoring.sinks, seen, bias, slopes, positions, positions, edges, False, 0.4
+    relative, slopes = call.operands.get("relative"), list(call.scoring.slopes or ())
+    relative = None if relative is None else relative.detach()
+    inputs = q, k, v, call.scoring.sinks, seen, bias, relative, slopes, positions, positions, edges, False, 0.4
     torch.library.opcheck(torch.ops.attn.flash, inputs)
 
 
@@ -545,8 +550,10 @@ LONG, CUDA, HALF = 4096, {"device": "cuda"}, {"dtype": "bfloat16"}
         (CAUSAL | {"position_bias": {"kind": "alibi"}}, LONG, {}, "blocks"),
         (CAUSAL | {"position_bias": {"kind": "t5"}}, LONG, {}, "blocks"),
         (CAUSAL | {"position_bias": {"kind": "t5"}}, LONG, {"training": True}, "chunked"),
-        (CAUSAL | {"position_bias": {"kind": "t5"}}, LONG // 2, {"training": True}, "sdpa_masked"),
-        (WINDOW | {"position_bias": {"kind": "t5"}}, LONG // 2, {"training": True}, "sdpa_masked"),
+        (CAUSAL | {"position_bias": {"kind": "t5"}}, 16, {"training": True}, "sdpa_masked"),
+        (WINDOW | {"position_bias": {"kind": "t5"}}, LONG // 2, {"training": True}, "chunked"),
+        (CAUSAL, LONG // 2, {"training": True, "given": ("bias",)}, "sdpa_masked"),
+        (CAUSAL, LONG, {"training": True, "given": ("bias",)}, "chunked"),
         (CAUSAL | {"softcap": 30.0}, 16, {}, "plain"),
         (CAUSAL | {"softcap": 30.0}, LONG, {}, "chunked"),
         (WINDOW | {"softcap": 30.0, "sinks": True}, LONG, {"training": True}, "chunked"),
